@@ -1,0 +1,36 @@
+"""Training state in one safetensors file, written atomically and trusted only after it has been checked.
+
+    tensors, metadata = pack(parameters, optimizer, step=600, optimizer_kind="adam", seed=1)
+    save("out/disc.safetensors", tensors, metadata)
+
+    saved = load("out/disc.safetensors")
+    parameters = restore_parameters(saved, {"0.w": spec((2, 16)), ...})
+
+Three layers, each usable alone: `codec` (bytes of the format), `store` (files) and `state` (names of training state).
+"""
+
+from antegrad.checkpoint.codec import decode, encode
+from antegrad.checkpoint.state import (
+    FORMAT_VERSION,
+    TrainingInfo,
+    pack,
+    restore_optimizer,
+    restore_parameters,
+    training_info,
+)
+from antegrad.checkpoint.store import Checkpoint, ensure_writable, load, save
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "TrainingInfo",
+    "decode",
+    "encode",
+    "ensure_writable",
+    "load",
+    "pack",
+    "restore_optimizer",
+    "restore_parameters",
+    "save",
+    "training_info",
+]

@@ -1,0 +1,1 @@
+"""The typed program: types, values, equations, checker, printer and cost model."""

@@ -1,0 +1,42 @@
+"""The checker: every Program is checked when it is made, so a pass cannot hand on a broken one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from antegrad.errors import ProgramError
+
+if TYPE_CHECKING:
+    from antegrad.ir.program import Equation, Program, Value
+
+
+def check(program: Program) -> None:
+    """Raise `ProgramError` unless values are defined once and before use, and types follow the type rules."""
+    if len(set(program.input_names)) != len(program.input_names):
+        raise ProgramError(f"program {program.name} has two inputs of one name: {', '.join(program.input_names)}")
+    defined: set[Value] = set(program.inputs)
+    if len(defined) != len(program.inputs):
+        raise ProgramError(f"program {program.name} lists one value as two inputs")
+    for array, value in zip(program.captured, program.inputs[program.argument_count :], strict=True):
+        if array.shape != value.type.shape or array.dtype != value.type.dtype:
+            raise ProgramError(f"program {program.name}: captured array {array.dtype}{array.shape} is not {value.type}")
+    for number, equation in enumerate(program.equations):
+        _check_equation(program, number, equation, defined)
+        defined.update(equation.outputs)
+    for name, value in zip(program.output_names, program.outputs, strict=True):
+        if value not in defined:
+            raise ProgramError(f"program {program.name}: output {name} ({value!r}) is never defined")
+
+
+def _check_equation(program: Program, number: int, equation: Equation, defined: set[Value]) -> None:
+    where = f"program {program.name}, equation {number} ({equation.primitive.name}; {equation.source})"
+    for value in equation.inputs:
+        if value not in defined:
+            raise ProgramError(f"{where} uses {value!r} before it is defined")
+    for value in equation.outputs:
+        if value in defined:
+            raise ProgramError(f"{where} defines {value!r} a second time")
+    expected = equation.primitive.result_types(equation.input_types, equation.params)
+    if expected != equation.output_types:
+        found = ", ".join(map(str, equation.output_types))
+        raise ProgramError(f"{where} gives {found}, but its type rule says {', '.join(map(str, expected))}")

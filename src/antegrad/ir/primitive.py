@@ -1,0 +1,91 @@
+"""The form in which every primitive is declared: type rule, NumPy text, StableHLO text and derivative in one class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from antegrad.ir.code import Code, fill
+from antegrad.ir.mlir import Emitter, signature
+from antegrad.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from antegrad.ir.program import Equation
+
+REGISTRY: dict[str, Primitive] = {}
+"""Every primitive by name."""
+
+
+class Primitive:
+    """One operation of the program language.
+
+    A subclass states, in this order:
+
+    - `result`: the type rule, ``(*operand types, **params) -> type`` or a tuple of types. It raises `ShapeError` or
+      `DTypeError`; the caller's layer path and line are added to the message in one place (`ops.dispatch`).
+    - `numpy`: the NumPy expression as a template over the parameter names of `result`; or the method `render`.
+    - `stablehlo`: the name of the StableHLO operation when operands and result have one type; or the method `emit`.
+    - `vjp`: the cotangents of the operands, ``(dy, y, *operands, **params)``, written with the same ops as user code;
+      None for an operand that has no gradient. With several results `dy` and `y` are tuples, and a `dy` may be None.
+
+    `helpers` are plain NumPy functions that the template calls; their source is printed at the head of the module.
+    """
+
+    name: ClassVar[str] = ""
+    numpy: ClassVar[str] = ""
+    stablehlo: ClassVar[str] = ""
+    helpers: ClassVar[tuple[Callable, ...]] = ()
+    broadcasts: ClassVar[bool] = False
+    """Whether NumPy's implicit broadcasting may stand in for explicit broadcasts of the operands."""
+    multiple_results: ClassVar[bool] = False
+    """Whether `result` is a tuple of types, and a call gives a tuple of tensors."""
+    differentiable: ClassVar[bool] = True
+    """False for piecewise-constant results (comparisons, floor, argmax): no cotangent flows through."""
+
+    def __init_subclass__(cls) -> None:
+        if not cls.__dict__.get("name"):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    def __init__(self) -> None:
+        REGISTRY[self.name] = self
+
+    def result(self, *operands: TensorType, **params: Any) -> TensorType | tuple[TensorType, ...]:
+        raise NotImplementedError(f"primitive {self.name} declares no type rule")
+
+    def result_types(self, operands: Sequence[TensorType], params: Any) -> tuple[TensorType, ...]:
+        """The types of all results."""
+        result = self.result(*operands, **params)
+        return (result,) if isinstance(result, TensorType) else result
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        """The NumPy expression for `equation`, given the code of its operands.
+
+        The functions that its sub-programs became come before the operands.
+        """
+        return fill(self.numpy, self.operand_names, operands, equation.params)
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str | tuple[str, ...]:
+        """Append StableHLO operations to `emitter`; the names of the results."""
+        types = signature(equation.input_types, equation.output_types)
+        return emitter.op(f"stablehlo.{self.stablehlo} {', '.join(operands)} : {types}")
+
+    def vjp(self, dy: Any, y: Any, *operands: Any, **params: Any) -> Any:
+        raise NotImplementedError(f"primitive {self.name} declares no derivative")
+
+    def flops(self, equation: Equation) -> int:
+        """Floating-point operations of one execution; moves and integer work count nothing."""
+        return 0
+
+    def traced_helpers(self) -> dict[str, Callable]:
+        """What stands for each helper when a printed module is traced again; takes the helper's arguments."""
+        return {helper.__name__: self for helper in self.helpers}  # pyright: ignore[reportReturnType]
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        """The positional parameters of the type rule, in order."""
+        code = type(self).result.__code__
+        return code.co_varnames[1 : code.co_argcount]
+
+    def __repr__(self) -> str:
+        return self.name

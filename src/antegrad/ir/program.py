@@ -1,0 +1,182 @@
+"""Program: an immutable, typed list of equations in single static assignment form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from antegrad.errors import NameMissing, ProgramError
+from antegrad.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from antegrad.ir.primitive import Primitive
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an equation comes from: the user's file and line, the layer path, and the half of the gradient."""
+
+    file: str = ""
+    line: int = 0
+    layer: str = ""
+    backward: bool = False
+
+    @property
+    def location(self) -> str:
+        """``disc.py:41``, or nothing when the line is not known."""
+        return f"{self.file.rsplit('/', 1)[-1].rsplit(chr(92), 1)[-1]}:{self.line}" if self.file else ""
+
+    def __str__(self) -> str:
+        layer = f"layer {self.layer}" if self.layer else ""
+        return ", ".join(part for part in (layer, f"{self.file}:{self.line}" if self.file else "") if part)
+
+
+class Value:
+    """One typed value of a Program; two values are the same only if they are the same object.
+
+    `name` is what the renderers try to call it: None for an unnamed value. `declared` says that the user gave the
+    name to a variable, so that the value keeps a line of its own when it is printed. Both are set only while the
+    value's Program is being built.
+    """
+
+    __slots__ = ("declared", "name", "type")
+
+    def __init__(self, type: TensorType, name: str | None = None, declared: bool = False) -> None:
+        self.type = type
+        self.name = name
+        self.declared = declared
+
+    def __repr__(self) -> str:
+        return f"{self.name or '_'}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation:
+    """`outputs = primitive(*inputs, **params)`. Sub-programs of control flow stand among the params."""
+
+    primitive: Primitive
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    params: Mapping[str, Any]
+    source: Source
+
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        (output,) = self.outputs
+        return output
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.outputs)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The sub-programs among the params, in order."""
+        return tuple(program for param in self.params.values() for program in _programs_in(param))
+
+
+def _programs_in(param: Any) -> Iterator[Program]:
+    if isinstance(param, Program):
+        yield param
+    elif isinstance(param, tuple):
+        for item in param:
+            yield from _programs_in(item)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """An immutable typed program with named inputs and outputs.
+
+    `captured` holds the arrays of the last ``len(captured)`` inputs: constants from outside the captured function
+    that were too large to embed. They are supplied when the program runs, and shown as inputs when it prints.
+    `structure` is the pytree of the outputs when the program was captured from a Python function, else None.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    input_names: tuple[str, ...]
+    outputs: tuple[Value, ...]
+    output_names: tuple[str, ...]
+    equations: tuple[Equation, ...]
+    captured: tuple[np.ndarray, ...] = ()
+    structure: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.input_names) or len(self.outputs) != len(self.output_names):
+            raise ProgramError(f"program {self.name}: as many names as inputs and outputs are needed")
+        from antegrad.ir.check import check
+
+        check(self)
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.outputs)
+
+    @property
+    def argument_count(self) -> int:
+        """How many inputs a caller supplies: all but the captured ones."""
+        return len(self.inputs) - len(self.captured)
+
+    def input_index(self, name: str) -> int:
+        """Position of the input called `name`; a `NameMissing` that lists the names when there is none."""
+        if name in self.input_names:
+            return self.input_names.index(name)
+        raise NameMissing(f"program {self.name} has no input {name!r}; it has {', '.join(self.input_names)}")
+
+    def output_index(self, name: str) -> int:
+        """Position of the output called `name`; a `NameMissing` that lists the names when there is none."""
+        if name in self.output_names:
+            return self.output_names.index(name)
+        raise NameMissing(f"program {self.name} has no output {name!r}; it has {', '.join(self.output_names)}")
+
+    def named(self, name: str) -> Program:
+        """The same program under another name."""
+        return replace(self, name=name)
+
+    def producers(self) -> dict[Value, Equation]:
+        """Which equation defines each value."""
+        return {output: equation for equation in self.equations for output in equation.outputs}
+
+    def all_equations(self) -> Iterator[Equation]:
+        """Every equation, those of sub-programs included."""
+        for equation in self.equations:
+            yield equation
+            for program in equation.programs:
+                yield from program.all_equations()
+
+    def __str__(self) -> str:
+        from antegrad.ir.text import text
+
+        return text(self)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{n}: {v.type}" for n, v in zip(self.input_names, self.inputs, strict=True))
+        outputs = ", ".join(f"{n}: {v.type}" for n, v in zip(self.output_names, self.outputs, strict=True))
+        return f"<Program {self.name}({inputs}) -> ({outputs}), {len(self.equations)} equations>"
+
+
+def params_key(params: Mapping[str, Any]) -> tuple:
+    """A hashable stand-in for the params of an equation: equal keys mean equal params, bit for bit."""
+    return tuple((name, _hashable(value)) for name, value in params.items())
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, str(value.dtype), value.shape, value.tobytes())
+    return value
+
+
+def substitute(values: Sequence[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
+    return tuple(mapping.get(value, value) for value in values)

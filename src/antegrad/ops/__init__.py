@@ -1,0 +1,18 @@
+"""The operations, with NumPy's names and argument order. They run at once on arrays and trace on traced tensors."""
+
+# ruff: noqa: F403, I001  (the order is that of dependence; each module lists its public names in __all__)
+from antegrad.ops.tensor import Tensor as Tensor
+from antegrad.ops.dispatch import bind as bind
+from antegrad.ops.elementwise import *
+from antegrad.ops.transcendental import *
+from antegrad.ops.logic import *
+from antegrad.ops.shape import *
+from antegrad.ops.reduce import *
+from antegrad.ops.arrays import *
+from antegrad.ops.statistics import *
+from antegrad.ops.linalg import *
+from antegrad.ops.index import *
+from antegrad.ops.indexing import *
+from antegrad.ops.sort import *
+from antegrad.ops.control import *
+from antegrad.ops.threefry import *

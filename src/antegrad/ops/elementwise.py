@@ -1,0 +1,323 @@
+"""Elementwise arithmetic: operands of one shape and one element type, and a result of the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.errors import DTypeError, ShapeError
+from antegrad.ir.code import Code, fill
+from antegrad.ir.mlir import Emitter, signature, tensor
+from antegrad.ir.primitive import Primitive
+from antegrad.ir.program import Equation
+from antegrad.ir.types import BF16, BOOL, TensorType, is_float, is_integer
+from antegrad.ops.dispatch import bind
+from antegrad.ops.promotion import harmonise
+
+__all__ = [
+    "abs", "add", "clip", "divide", "floor_divide", "maximum", "minimum", "mul_no_nan", "multiply", "negative",
+    "relu", "remainder", "sign", "square", "reciprocal", "subtract", "truncated_divide", "truncated_remainder",
+]  # fmt: skip
+
+
+class Elementwise(Primitive):
+    """Base of the elementwise primitives. `accepts` names the kinds of element type: float, integer, bool."""
+
+    broadcasts = True
+    accepts = ("float", "integer")
+    cost = 1
+    """FLOPs an element."""
+
+    def __call__(self, *operands: Any) -> Any:
+        return bind(self, *harmonise(self.name, *operands))
+
+    def checked(self, *operands: TensorType) -> TensorType:
+        """The one type of all operands."""
+        first = operands[0]
+        for operand in operands[1:]:
+            if operand.shape != first.shape:
+                raise ShapeError(f"{self.name}: operands of one shape are needed, found {first} and {operand}")
+            if operand.dtype != first.dtype:
+                raise DTypeError(f"{self.name}: operands of one element type are needed, found {first} and {operand}")
+        if kind(first.dtype) not in self.accepts:
+            raise DTypeError(f"{self.name} is for {' or '.join(self.accepts)} tensors, found {first}: use .astype(...)")
+        return first
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        types = tensor(equation.output.type)
+        return emitter.op(f"stablehlo.{self.stablehlo} {', '.join(operands)} : {types}")
+
+    def flops(self, equation: Equation) -> int:
+        return self.cost * equation.output.type.size if is_float(equation.output.type.dtype) else 0
+
+
+def kind(dtype: np.dtype) -> str:
+    """``float``, ``integer`` or ``bool``."""
+    return "float" if is_float(dtype) else "integer" if is_integer(dtype) else "bool"
+
+
+class Unary(Elementwise):
+    accepts = ("float",)
+
+    def result(self, x: TensorType) -> TensorType:
+        return self.checked(x)
+
+
+class Binary(Elementwise):
+    def result(self, x: TensorType, y: TensorType) -> TensorType:
+        return self.checked(x, y)
+
+
+class Add(Binary):
+    """``x + y``."""
+
+    numpy = "{x} + {y}"
+    stablehlo = "add"
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return dy, dy
+
+
+class Subtract(Binary):
+    """``x - y``."""
+
+    numpy = "{x} - {y}"
+    stablehlo = "subtract"
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return dy, -dy
+
+
+class Multiply(Binary):
+    """``x * y``."""
+
+    numpy = "{x} * {y}"
+    stablehlo = "multiply"
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return dy * b, dy * a
+
+
+def mul_no_nan_helper(cotangent: Any, factor: Any) -> Any:
+    """cotangent * factor, and 0 where the cotangent is 0 even if the factor is infinite or NaN."""
+    return np.where(cotangent == 0, cotangent, cotangent * factor)
+
+
+class MulNoNan(Binary):
+    """``cotangent * factor``, and 0 where the cotangent is 0 even if the factor is infinite or NaN.
+
+    The reverse rules whose factor can be infinite use it, so that an element that a select left out stays out.
+    """
+
+    numpy = "mul_no_nan_helper({x}, {y})"
+    helpers = (mul_no_nan_helper,)
+    accepts = ("float",)
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        cotangent, factor = operands
+        type = equation.output.type
+        zero = emitter.splat(0, type)
+        boolean = type.with_dtype(BOOL)
+        mask = emitter.op(f"stablehlo.compare EQ, {cotangent}, {zero} : {signature([type, type], [boolean])}")
+        product = emitter.op(f"stablehlo.multiply {cotangent}, {factor} : {tensor(type)}")
+        return emitter.op(f"stablehlo.select {mask}, {cotangent}, {product} : {tensor(boolean)}, {tensor(type)}")
+
+    def vjp(self, dy: Any, y: Any, cotangent: Any, factor: Any) -> Any:
+        return mul_no_nan(dy, factor), mul_no_nan(cotangent, dy)
+
+
+class Divide(Binary):
+    """``x / y`` for floats."""
+
+    numpy = "{x} / {y}"
+    stablehlo = "divide"
+    accepts = ("float",)
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return mul_no_nan(dy, 1 / b), mul_no_nan(-dy, y / b)
+
+
+def truncated_divide_helper(x: Any, y: Any) -> Any:
+    """Integer quotient rounded toward zero; all bits set where the divisor is 0."""
+    safe = np.where(y == 0, np.ones_like(y), y)
+    quotient = (x - np.fmod(x, safe)) // safe
+    return np.where(y == 0, ~np.zeros_like(x), quotient)
+
+
+class TruncatedDivide(Binary):
+    """Integer quotient rounded toward zero; all bits set where the divisor is 0, as XLA defines it."""
+
+    numpy = "truncated_divide_helper({x}, {y})"
+    helpers = (truncated_divide_helper,)
+    stablehlo = "divide"
+    accepts = ("integer",)
+    differentiable = False
+
+
+def truncated_remainder_helper(x: Any, y: Any) -> Any:
+    """Remainder with the sign of x; for integers x itself where y is 0, for floats NaN there."""
+    return np.fmod(x, y) if x.dtype.kind not in "iu" else np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
+
+
+class TruncatedRemainder(Binary):
+    """Remainder with the sign of the dividend (C's ``fmod``); an integer remainder by 0 is the dividend."""
+
+    numpy = "truncated_remainder_helper({x}, {y})"
+    helpers = (truncated_remainder_helper,)
+    stablehlo = "remainder"
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        quotient = (a - y) / b
+        return dy, mul_no_nan(-dy, quotient)
+
+
+class Negative(Unary):
+    """``-x``."""
+
+    numpy = "-{x}"
+    stablehlo = "negate"
+    accepts = ("float", "integer")
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return -dy
+
+
+class Sign(Unary):
+    """-1, 0 or 1 by the sign of x; NaN for NaN."""
+
+    numpy = "np.sign({x})"
+    stablehlo = "sign"
+    accepts = ("float", "integer")
+    differentiable = False
+
+
+class Abs(Unary):
+    """``|x|``, whose gradient at 0 is 0."""
+
+    numpy = "np.abs({x})"
+    stablehlo = "abs"
+    accepts = ("float", "integer")
+
+    def __call__(self, x: Any) -> Any:
+        (x,) = harmonise(self.name, x)
+        return x if x.dtype.kind == "u" else bind(self, x)
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return dy * sign(x)
+
+
+class Maximum(Binary):
+    """The larger of two; NaN if either is. At a tie each operand gets half of the cotangent."""
+
+    numpy = "np.maximum({x}, {y})"
+    stablehlo = "maximum"
+    accepts = ("float", "integer", "bool")
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return _extremum_cotangents(dy, a > b, a == b)
+
+
+class Minimum(Binary):
+    """The smaller of two; NaN if either is. At a tie each operand gets half of the cotangent."""
+
+    numpy = "np.minimum({x}, {y})"
+    stablehlo = "minimum"
+    accepts = ("float", "integer", "bool")
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
+        return _extremum_cotangents(dy, a < b, a == b)
+
+
+def _extremum_cotangents(dy: Any, first_wins: Any, tie: Any) -> tuple[Any, Any]:
+    half = dy * 0.5
+    return (
+        ops.where(tie, half, ops.where(first_wins, dy, 0)),
+        ops.where(tie, half, ops.where(first_wins, 0, dy)),
+    )
+
+
+class Relu(Unary):
+    """``max(x, 0)``, whose gradient at 0 is 0 (a tie of `maximum` would split it)."""
+
+    numpy = "np.maximum({x}, 0)"
+    accepts = ("float", "integer")
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        if equation.output.type.dtype == BF16:
+            return fill("np.maximum({x}, bfloat16(0))", ("x",), operands, {})
+        return super().render(equation, *operands)
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        type = equation.output.type
+        return emitter.op(f"stablehlo.maximum {operands[0]}, {emitter.splat(0, type)} : {tensor(type)}")
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return ops.where(y > 0, dy, 0)
+
+
+class Clip(Elementwise):
+    """``min(max(x, low), high)``; the gradient is 1 inside and at the bounds, 0 outside, and 0 for the bounds."""
+
+    numpy = "np.minimum(np.maximum({x}, {low}), {high})"
+
+    def __call__(self, x: Any, low: Any = None, high: Any = None) -> Any:
+        if low is None or high is None:
+            return x if low is high else maximum(x, low) if high is None else minimum(x, high)
+        return bind(self, *harmonise(self.name, x, low, high))
+
+    def result(self, x: TensorType, low: TensorType, high: TensorType) -> TensorType:
+        return self.checked(x, low, high)
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        types = tensor(equation.output.type)
+        raised = emitter.op(f"stablehlo.maximum {operands[0]}, {operands[1]} : {types}")
+        return emitter.op(f"stablehlo.minimum {raised}, {operands[2]} : {types}")
+
+    def vjp(self, dy: Any, y: Any, x: Any, low: Any, high: Any) -> Any:
+        inside = (x >= low) & (x <= high)
+        return ops.where(inside, dy, 0), ops.where(x < low, dy, 0), ops.where(x > high, dy, 0)
+
+
+add = Add()
+subtract = Subtract()
+multiply = Multiply()
+mul_no_nan = MulNoNan()
+divide = Divide()
+truncated_divide = TruncatedDivide()
+truncated_remainder = TruncatedRemainder()
+negative = Negative()
+sign = Sign()
+abs = Abs()
+maximum = Maximum()
+minimum = Minimum()
+relu = Relu()
+clip = Clip()
+
+
+def square(x: Any) -> Any:
+    """``x * x``."""
+    return multiply(x, x)
+
+
+def reciprocal(x: Any) -> Any:
+    """``1 / x``."""
+    return divide(1.0, x)
+
+
+def floor_divide(x: Any, y: Any) -> Any:
+    """Quotient rounded down, of integers or floats, as Python's ``//``; see `truncated_divide` for a zero divisor."""
+    x, y = harmonise("floor_divide", x, y)
+    if not is_integer(x.dtype):
+        return ops.floor(x / y)
+    quotient = truncated_divide(x, y)
+    rest = truncated_remainder(x, y)
+    return ops.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """Remainder with the sign of the divisor, as Python's ``%``; an integer remainder by 0 is the dividend."""
+    x, y = harmonise("remainder", x, y)
+    rest = truncated_remainder(x, y)
+    return ops.where((rest != 0) & ((rest < 0) != (y < 0)) & (y != 0), rest + y, rest)

@@ -1,0 +1,218 @@
+"""Reading and writing by index. An index past the end is clamped, in the value, the gradient and on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.errors import DTypeError, ShapeError
+from antegrad.ir.code import ATOM, Code
+from antegrad.ir.mlir import Emitter, array, ints, signature, tensor
+from antegrad.ir.primitive import Primitive
+from antegrad.ir.program import Equation
+from antegrad.ir.types import TensorType, is_integer
+from antegrad.ops.dispatch import bind
+
+__all__ = ["dynamic_slice_p", "dynamic_update_slice_p", "scatter_p", "take_p"]
+
+
+def _need_integers(operation: str, *indices: TensorType) -> None:
+    for index in indices:
+        if not is_integer(index.dtype):
+            raise DTypeError(f"{operation}: an index must be an integer, found {index}")
+
+
+class Take(Primitive):
+    """``x`` along `axis` at `indices`, which must count from 0 and are clamped to what there is."""
+
+    numpy = "np.take({x}, {indices}, axis={axis}, mode='clip')"
+
+    def __call__(self, x: Any, indices: Any, axis: int) -> Any:
+        return bind(self, x, indices, axis=axis)
+
+    def result(self, x: TensorType, indices: TensorType, *, axis: int) -> TensorType:
+        _need_integers("take", indices)
+        if not 0 <= axis < x.ndim:
+            raise ShapeError(f"take: {axis} is not an axis of {x}")
+        if x.shape[axis] == 0 and indices.size:
+            raise ShapeError(f"take: {x} has no element along axis {axis}")
+        return x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        (x, indices), axis = equation.input_types, equation.params["axis"]
+        out = equation.output.type
+        if out.size == 0:
+            return emitter.splat(0, out)
+        offset = (*range(axis), *range(axis + indices.ndim, out.ndim))
+        sizes = [1 if i == axis else size for i, size in enumerate(x.shape)]
+        return emitter.op(
+            f'"stablehlo.gather"({operands[0]}, {operands[1]}) <{{dimension_numbers = #stablehlo.gather<'
+            f"offset_dims = {ints(offset)}, collapsed_slice_dims = [{axis}], start_index_map = [{axis}], "
+            f"index_vector_dim = {indices.ndim}>, slice_sizes = {array(sizes)}, indices_are_sorted = false}}> : "
+            f"{signature([x, indices], [out])}"
+        )
+
+    def vjp(self, dy: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Any:
+        return scatter_p(ops.zeros_like(x), indices, dy, axis, "add"), None
+
+
+def scatter_add_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
+    """x with updates added along axis at the clamped indices; repeated indices add up."""
+    out = x.copy()
+    place = (slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)
+    np.add.at(out, place, updates)
+    return out
+
+
+def scatter_set_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
+    """x with updates in place along axis at the clamped indices; the last of repeated indices wins."""
+    out = x.copy()
+    out[(slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)] = updates
+    return out
+
+
+class Scatter(Primitive):
+    """`x` with `updates` set or added (`mode`) along `axis` at `indices`, which are clamped.
+
+    Repeated indices add up, or the last of them wins. Sums of 16-bit floats are accumulated in f32 by `.at[].add`.
+    """
+
+    helpers = (scatter_add_helper, scatter_set_helper)
+    def __call__(self, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
+        return bind(self, x, indices, updates, axis=axis, mode=mode)
+
+    def traced_helpers(self) -> dict[str, Callable]:
+        return {f"scatter_{mode}_helper": partial(self, mode=mode) for mode in ("add", "set")}
+
+    def result(self, x: TensorType, indices: TensorType, updates: TensorType, *, axis: int, mode: str) -> TensorType:
+        _need_integers("scatter", indices)
+        expected = x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+        if updates != expected:
+            raise ShapeError(f"scatter: {x} at {indices} along axis {axis} takes updates {expected}, found {updates}")
+        if x.shape[axis] == 0 and indices.size:
+            raise ShapeError(f"scatter: {x} has no element along axis {axis}")
+        return x
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        x, indices, updates = (operand.text for operand in operands)
+        mode, axis = equation.params["mode"], equation.params["axis"]
+        return Code(f"scatter_{mode}_helper({x}, {indices}, {updates}, axis={axis})")
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        (x, indices, updates), axis = equation.input_types, equation.params["axis"]
+        if updates.size == 0:
+            return operands[0]
+        window = (*range(axis), *range(axis + indices.ndim, updates.ndim))
+        top = emitter.splat(x.shape[axis] - 1, indices)
+        bottom = emitter.splat(0, indices)
+        clamped = emitter.op(f"stablehlo.clamp {bottom}, {operands[1]}, {top} : {tensor(indices)}")
+        scalar = tensor(TensorType((), x.dtype))
+        combine = f"%c = stablehlo.add %a, %b : {scalar} " if equation.params["mode"] == "add" else ""
+        result = "%c" if combine else "%b"
+        return emitter.op(
+            f'"stablehlo.scatter"({operands[0]}, {clamped}, {operands[2]}) <{{scatter_dimension_numbers = '
+            f"#stablehlo.scatter<update_window_dims = {ints(window)}, inserted_window_dims = [{axis}], "
+            f"scatter_dims_to_operand_dims = [{axis}], index_vector_dim = {indices.ndim}>, "
+            f"indices_are_sorted = false, unique_indices = false}}> ({{ ^bb0(%a: {scalar}, %b: {scalar}): "
+            f"{combine}stablehlo.return {result} : {scalar} }}) : {signature([x, indices, updates], [x])}"
+        )
+
+    def vjp(self, dy: Any, y: Any, x: Any, indices: Any, updates: Any, *, axis: int, mode: str) -> Any:
+        if mode == "add":
+            return dy, None, take_p(dy, indices, axis)
+        order = ops.reshape(ops.arange(indices.size), indices.shape)
+        last = scatter_p(ops.full((x.shape[axis],), -1, "i32"), indices, order, 0, "set")
+        wins = take_p(last, indices, 0) == order
+        wins = ops.reshape(wins, (*(1,) * axis, *indices.shape, *(1,) * (x.ndim - axis - 1)))
+        untouched = ops.reshape(last == -1, (*(1,) * axis, x.shape[axis], *(1,) * (x.ndim - axis - 1)))
+        return ops.where(untouched, dy, 0), None, ops.where(wins, take_p(dy, indices, axis), 0)
+
+
+def dynamic_slice_helper(x: Any, starts: Any, sizes: Any) -> Any:
+    """The block of x of the given sizes that begins at starts, moved back inside where it would stick out."""
+    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, sizes)]
+    return x[tuple(slice(start, start + size) for start, size in zip(place, sizes))]
+
+
+def dynamic_update_slice_helper(x: Any, update: Any, starts: Any) -> Any:
+    """x with the block that begins at starts replaced by update."""
+    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, update.shape)]
+    out = x.copy()
+    out[tuple(slice(start, start + size) for start, size in zip(place, update.shape))] = update
+    return out
+
+
+def _starts(operands: tuple[Code, ...]) -> str:
+    inner = ", ".join(operand.text for operand in operands)
+    return f"({inner},)" if len(operands) == 1 else f"({inner})"
+
+
+class DynamicSlice(Primitive):
+    """A block of fixed `sizes` that begins at computed `starts`, moved back inside where it would stick out."""
+
+    helpers = (dynamic_slice_helper,)
+
+    def __call__(self, x: Any, starts: Any, sizes: tuple[int, ...]) -> Any:
+        return bind(self, x, *starts, sizes=sizes)
+
+    def result(self, x: TensorType, *starts: TensorType, sizes: tuple[int, ...]) -> TensorType:
+        _need_integers("dynamic_slice", *starts)
+        if not len(starts) == len(sizes) == x.ndim or any(not 0 <= s <= n for s, n in zip(sizes, x.shape, strict=True)):
+            raise ShapeError(f"dynamic_slice: sizes {sizes} with {len(starts)} starts do not fit {x}")
+        return x.with_shape(sizes)
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        sizes = equation.params["sizes"]
+        return Code(f"dynamic_slice_helper({operands[0].text}, {_starts(operands[1:])}, {sizes})")
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        types = signature(equation.input_types, equation.output_types)
+        if not equation.params["sizes"]:
+            return operands[0]
+        return emitter.op(
+            f"stablehlo.dynamic_slice {', '.join(operands)}, sizes = {ints(equation.params['sizes'])} : {types}"
+        )
+
+    def vjp(self, dy: Any, y: Any, x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
+        return (dynamic_update_slice_p(ops.zeros_like(x), dy, starts), *(None for _ in starts))
+
+
+class DynamicUpdateSlice(Primitive):
+    """`x` with the block that begins at computed `starts` replaced by `update` (moved back inside as in a slice)."""
+
+    helpers = (dynamic_update_slice_helper,)
+
+    def __call__(self, x: Any, update: Any, starts: Any) -> Any:
+        return bind(self, x, update, *starts)
+
+    def result(self, x: TensorType, update: TensorType, *starts: TensorType) -> TensorType:
+        _need_integers("dynamic_update_slice", *starts)
+        fits = len(starts) == update.ndim == x.ndim and update.dtype == x.dtype
+        if not fits or any(s > n for s, n in zip(update.shape, x.shape, strict=True)):
+            raise ShapeError(f"dynamic_update_slice: {update} with {len(starts)} starts does not fit {x}")
+        return x
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        return Code(
+            f"dynamic_update_slice_helper({operands[0].text}, {operands[1].text}, {_starts(operands[2:])})", ATOM
+        )
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        if len(operands) == 2:
+            return operands[1]
+        types = signature(equation.input_types, equation.output_types)
+        return emitter.op(f"stablehlo.dynamic_update_slice {', '.join(operands)} : {types}")
+
+    def vjp(self, dy: Any, y: Any, x: Any, update: Any, *starts: Any) -> Any:
+        kept = dynamic_update_slice_p(dy, ops.zeros_like(update), starts)
+        return (kept, dynamic_slice_p(dy, starts, update.shape), *(None for _ in starts))
+
+
+take_p = Take()
+scatter_p = Scatter()
+dynamic_slice_p = DynamicSlice()
+dynamic_update_slice_p = DynamicUpdateSlice()

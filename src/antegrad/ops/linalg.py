@@ -1,0 +1,187 @@
+"""Contractions: `dot_general`, and matmul, dot, outer and tensordot in terms of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.errors import DTypeError, ShapeError
+from antegrad.ir.code import ATOM, Code, dtype_code, fill
+from antegrad.ir.mlir import Emitter, ints, signature
+from antegrad.ir.primitive import Primitive
+from antegrad.ir.program import Equation
+from antegrad.ir.types import BOOL, TensorType, accumulation_dtype, is_float
+from antegrad.ops.arrays import normalize_axis
+from antegrad.ops.dispatch import bind
+from antegrad.ops.promotion import unify
+
+__all__ = ["dot", "dot_general", "matmul", "outer", "tensordot"]
+
+Dims = tuple[int, ...]
+
+
+class DotGeneral(Primitive):
+    """Sum of products over the `contract` axes of both operands, one result for each index of the `batch` axes.
+
+    The axes of the result are those of `batch`, then what is left of x, then what is left of y. Products of 16-bit
+    floats are summed in f32.
+    """
+
+    def __call__(self, x: Any, y: Any, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims] = ((), ())) -> Any:
+        return bind(self, x, y, contract=contract, batch=batch)
+
+    def result(self, x: TensorType, y: TensorType, *, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> TensorType:
+        if x.dtype != y.dtype or x.dtype == BOOL:
+            raise DTypeError(f"dot: operands of one number type are needed, found {x} and {y}")
+        for kind, (left, right) in (("contracted", contract), ("batch", batch)):
+            if [x.shape[axis] for axis in left] != [y.shape[axis] for axis in right]:
+                raise ShapeError(_misfit(x, y, kind, left, right))
+        shape = [x.shape[axis] for axis in batch[0]]
+        shape += [x.shape[axis] for axis in free(x, contract[0], batch[0])]
+        return x.with_shape((*shape, *(y.shape[axis] for axis in free(y, contract[1], batch[1]))))
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        dtype = equation.output.type.dtype
+        wide = accumulation_dtype(dtype)
+        if wide != dtype:
+            operands = tuple(Code(f"{code.inside(ATOM)}.astype({dtype_code(wide)})") for code in operands)
+        product = _product(equation, *operands)
+        return product if wide == dtype else Code(f"{product.inside(ATOM)}.astype({dtype_code(dtype)})")
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        (left, right), (batch_left, batch_right) = equation.params["contract"], equation.params["batch"]
+        batching = f"batching_dims = {ints(batch_left)} x {ints(batch_right)}, " if batch_left else ""
+        target = equation.output.type
+        wide = target.with_dtype(accumulation_dtype(target.dtype))
+        product = emitter.op(
+            f"stablehlo.dot_general {operands[0]}, {operands[1]}, {batching}"
+            f"contracting_dims = {ints(left)} x {ints(right)} : {signature(equation.input_types, [wide])}"
+        )
+        return emitter.convert(product, wide, target)
+
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any, *, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> Any:
+        return _cotangent(dy, a, b, contract, batch, 0), _cotangent(dy, b, a, contract[::-1], batch[::-1], 1)
+
+    def flops(self, equation: Equation) -> int:
+        contracted = math.prod(equation.input_types[0].shape[axis] for axis in equation.params["contract"][0])
+        return 2 * contracted * equation.output.type.size if is_float(equation.output.type.dtype) else 0
+
+
+def free(x: Any, contract: Sequence[int], batch: Sequence[int]) -> Dims:
+    """The axes that are neither contracted nor batch."""
+    return tuple(axis for axis in range(len(x.shape)) if axis not in contract and axis not in batch)
+
+
+def _misfit(x: TensorType, y: TensorType, kind: str, left: Sequence[int], right: Sequence[int]) -> str:
+    found = [x.shape[axis] for axis in left], [y.shape[axis] for axis in right]
+    sizes = " and ".join(str(side[0]) if len(side) == 1 else str(side) for side in found)
+    return (
+        f"matmul of {x} and {y}: the {kind} axes must agree, found sizes {sizes} "
+        f"(axis {', '.join(map(str, left))} of {x}, axis {', '.join(map(str, right))} of {y})"
+    )
+
+
+def _cotangent(
+    dy: Any, a: Any, b: Any, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims], position: int
+) -> Any:
+    """The cotangent of operand `a`, which stands at `position`; `contract` and `batch` list the axes of a first."""
+    free_a, free_b = free(a, contract[0], batch[0]), free(b, contract[1], batch[1])
+    count = len(batch[0])
+    of_b = tuple(range(count, count + len(free_b))) if position else tuple(range(dy.ndim - len(free_b), dy.ndim))
+    batch_dy = tuple(range(count))
+    if position:
+        product = dot_general(b, dy, (free_b, of_b), (batch[1], batch_dy))
+        order = (*batch[0], *_paired(contract), *free_a)
+    else:
+        product = dot_general(dy, b, (of_b, free_b), (batch_dy, batch[1]))
+        order = (*batch[0], *free_a, *_paired(contract))
+    return ops.transpose(product, tuple(int(i) for i in np.argsort(order)))
+
+
+def _paired(contract: tuple[Dims, Dims]) -> Dims:
+    """The contracted axes of the first operand in the order in which they appear in the second."""
+    return tuple(contract[0][i] for i in np.argsort(contract[1], kind="stable"))
+
+
+def _product(equation: Equation, x: Code, y: Code) -> Code:
+    """``x @ y`` with transposes where NumPy can say it so, else `tensordot`, or `einsum` for odd batch axes."""
+    (left, right), (batch_left, batch_right) = equation.params["contract"], equation.params["batch"]
+    x_type, y_type = equation.input_types
+    count = len(batch_left)
+    if len(left) == 1 and batch_left == batch_right == tuple(range(count)):
+        last = left[0] == x_type.ndim - 1
+        x_is_matrix, y_axes = x_type.ndim == count + 2, y_type.ndim - count
+        if (x_is_matrix or (last and not count)) and (y_axes == 2 or (y_axes == 1 and not count)):
+            x = x if last else _turned(x, x_type.ndim)
+            y = y if right[0] == count else _turned(y, y_type.ndim)
+            return fill("{x} @ {y}", ("x", "y"), (x, y), {})
+    if not count:
+        return fill("np.tensordot({x}, {y}, axes={axes})", ("x", "y"), (x, y), {"axes": (left, right)})
+    return fill("np.einsum({subscripts}, {x}, {y}, optimize=True)", ("x", "y"), (x, y), {"subscripts": _letters(equation)})
+
+
+def _turned(code: Code, ndim: int) -> Code:
+    return Code(f"{code.inside(ATOM)}.{'T' if ndim == 2 else 'mT'}")
+
+
+def _letters(equation: Equation) -> str:
+    """The contraction as einsum writes it: ``abc,adc->abd``."""
+    (left, right), (batch_left, batch_right) = equation.params["contract"], equation.params["batch"]
+    x_type, y_type = equation.input_types
+    x = list("abcdefghijklm"[: x_type.ndim])
+    y = list("nopqrstuvwxyz"[: y_type.ndim])
+    for axis, partner in zip((*right, *batch_right), (*left, *batch_left), strict=True):
+        y[axis] = x[partner]
+    out = [x[axis] for axis in (*batch_left, *free(x_type, left, batch_left))]
+    out += [y[axis] for axis in free(y_type, right, batch_right)]
+    return f"{''.join(x)},{''.join(y)}->{''.join(out)}"
+
+
+dot_general = DotGeneral()
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """Matrix product of the last two axes, the others broadcast; a vector is a row on the left, a column on the right."""
+    x, y = unify("matmul", x, y)
+    if not x.ndim or not y.ndim:
+        raise ShapeError("matmul: a scalar is no matrix; use multiply")
+    if y.ndim <= 2:
+        return dot_general(x, y, ((x.ndim - 1,), (y.ndim - 2 if y.ndim == 2 else 0,)))
+    if x.ndim == 1:
+        return dot_general(x, y, ((0,), (y.ndim - 2,)))
+    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x = ops.broadcast_to(x, (*lead, *x.shape[-2:]))
+    y = ops.broadcast_to(y, (*lead, *y.shape[-2:]))
+    axes = tuple(range(len(lead)))
+    return dot_general(x, y, ((x.ndim - 1,), (y.ndim - 2,)), (axes, axes))
+
+
+def dot(x: Any, y: Any) -> Any:
+    """Sum of products over the last axis of x and the last but one of y (the only one of a vector)."""
+    x, y = unify("dot", x, y)
+    if not x.ndim or not y.ndim:
+        return x * y
+    return dot_general(x, y, ((x.ndim - 1,), (max(y.ndim - 2, 0),)))
+
+
+def outer(x: Any, y: Any) -> Any:
+    """Every product of an element of x with one of y, both flattened."""
+    return ops.expand_dims(ops.ravel(x), 1) * ops.ravel(y)
+
+
+def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
+    """Sum of products over the last `axes` axes of x and the first of y, or over the two listed sets of axes."""
+    x, y = unify("tensordot", x, y)
+    if isinstance(axes, int):
+        left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
+    else:
+        left, right = ((side,) if isinstance(side, int) else tuple(side) for side in axes)
+    left = tuple(normalize_axis(axis, x.ndim, "tensordot") for axis in left)
+    right = tuple(normalize_axis(axis, y.ndim, "tensordot") for axis in right)
+    if len(left) != len(right):
+        raise ShapeError(f"tensordot: as many axes of each operand are needed, found {axes}")
+    return dot_general(x, y, (left, right))

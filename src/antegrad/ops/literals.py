@@ -1,0 +1,71 @@
+"""How constants are written in Python source: exactly, and as short as that allows."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from antegrad.ir.code import ATOM, MULTIPLY, UNARY, Code, dtype_code
+from antegrad.ir.types import is_float
+
+_LONGEST_DECIMAL = 6
+_LARGEST_DENOMINATOR = 1 << 20
+
+
+def scalar_literal(value: np.ndarray | np.generic) -> Code:
+    """A bare Python number that becomes exactly `value` when NumPy converts it to the element type of `value`."""
+    if value.dtype.kind == "b":
+        return Code(str(bool(value)))
+    if not is_float(value.dtype):
+        return _signed(str(int(value)))
+    number = float(value)
+    if math.isnan(number):
+        return Code("np.nan")
+    if math.isinf(number):
+        return Code("np.inf") if number > 0 else Code("-np.inf", UNARY)
+    if number.is_integer() and abs(number) < 1e6 and not (number == 0 and math.copysign(1, number) < 0):
+        return _signed(str(int(number)))
+    return _ratio(value, number) or _signed(_decimal(value, number))
+
+
+def _signed(text: str) -> Code:
+    return Code(text, UNARY if text.startswith("-") else ATOM)
+
+
+def _decimal(value: np.ndarray | np.generic, number: float) -> str:
+    shortest = str(value.dtype.type(number)) if value.dtype.itemsize < 8 else repr(number)
+    return shortest if float(shortest) == number or _same(value, float(shortest)) else repr(number)
+
+
+def _same(value: np.ndarray | np.generic, number: float) -> bool:
+    return np.asarray(number).astype(value.dtype).tobytes() == np.asarray(value).tobytes()
+
+
+def _ratio(value: np.ndarray | np.generic, number: float) -> Code | None:
+    """``2 / 512`` where that is exactly `value` and shorter than its decimals."""
+    if len(_decimal(value, number)) <= _LONGEST_DECIMAL or abs(number) < 1e-6:
+        return None
+    fraction = Fraction(number).limit_denominator(_LARGEST_DENOMINATOR)
+    text = f"{fraction.numerator} / {fraction.denominator}"
+    if fraction.denominator > 1 and len(text) < len(_decimal(value, number)):
+        if _same(value, fraction.numerator / fraction.denominator):
+            return Code(text, MULTIPLY)
+    return None
+
+
+def array_literal(value: np.ndarray) -> Code:
+    """``np.array([1, 2], np.float32)``; an empty array keeps its shape through ``np.zeros``."""
+    if value.size == 0:
+        return Code(f"np.zeros({value.shape}, {dtype_code(value.dtype)})")
+    first = value.flat[0]
+    if value.size > 1 and value.tobytes() == np.full(value.shape, first, value.dtype).tobytes():
+        return Code(f"np.full({value.shape}, {scalar_literal(first).text}, {dtype_code(value.dtype)})")
+    return Code(f"np.array({_rows(value)}, {dtype_code(value.dtype)})")
+
+
+def _rows(value: np.ndarray | np.generic) -> str:
+    if value.ndim == 0:
+        return scalar_literal(value[()]).text
+    return f"[{', '.join(_rows(row) for row in value)}]"  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,0 +1,78 @@
+"""NumPy functions called on traced tensors: which operation each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.errors import AntegradError, TraceError
+from antegrad.ops.dispatch import here
+
+_SAME_NAME_UFUNCS = [
+    "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power", "negative", "abs", "sign",
+    "maximum", "minimum", "exp", "expm1", "log", "log1p", "sqrt", "cbrt", "square", "reciprocal", "sin", "cos", "tan",
+    "tanh", "arctan2", "floor", "ceil", "isfinite", "isnan", "isinf", "equal", "not_equal", "less", "less_equal",
+    "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift", "matmul",
+]  # fmt: skip
+
+_UFUNCS: dict[np.ufunc, Callable] = {
+    **{getattr(np, name): getattr(ops, name) for name in _SAME_NAME_UFUNCS},
+    np.rint: ops.round,
+    np.fmod: ops.truncated_remainder,
+    np.positive: lambda x: x,
+}
+
+_SAME_NAME_FUNCTIONS = [
+    "where", "clip", "sum", "prod", "mean", "var", "std", "max", "min", "all", "any", "argmax", "argmin", "reshape",
+    "transpose", "swapaxes", "moveaxis", "expand_dims", "squeeze", "concatenate", "stack", "split", "flip",
+    "broadcast_to", "ravel", "tile", "zeros_like", "ones_like", "full_like", "sort", "argsort", "take_along_axis",
+    "dot", "outer", "tensordot", "tril", "triu", "round", "einsum",
+]  # fmt: skip
+
+
+def _take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> Any:
+    if mode == "clip" and axis is not None:
+        return ops.take_p(x, indices, axis)
+    return ops.take(x, indices, axis)
+
+
+_FUNCTIONS: dict[Callable, Callable] = {
+    **{getattr(np, name): getattr(ops, name) for name in _SAME_NAME_FUNCTIONS},
+    np.take: _take,
+}
+_IGNORED_KEYWORDS = {"kind": "stable", "optimize": True, "out": None, "casting": "same_kind"}
+
+
+def ufunc_call(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict[str, Any]) -> Any:
+    """The operation for a ufunc called on a traced tensor; `TraceError` when there is none."""
+    if method != "__call__" or ufunc not in _UFUNCS or keywords:
+        how = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        raise TraceError(_refusal(how, keywords))
+    return _UFUNCS[ufunc](*inputs)
+
+
+def function_call(function: Callable, args: tuple, keywords: dict[str, Any]) -> Any:
+    """The operation for a NumPy function called on a traced tensor; `TraceError` when there is none."""
+    operation = _FUNCTIONS.get(function)
+    if operation is None:
+        raise TraceError(_refusal(f"np.{function.__name__}", {}))
+    kept = {key: value for key, value in keywords.items() if _IGNORED_KEYWORDS.get(key, _SENTINEL) != value}
+    try:
+        return operation(*args, **kept)
+    except AntegradError:
+        raise
+    except TypeError as error:
+        raise TraceError(f"{_refusal(f'np.{function.__name__}', kept)}: {error}") from None
+
+
+_SENTINEL = object()
+
+
+def _refusal(how: str, keywords: dict[str, Any]) -> str:
+    place = str(here())
+    detail = f" with {', '.join(keywords)}" if keywords else ""
+    return f"{how}{detail} on a traced tensor has no counterpart in antegrad.ops" + (f"\n  at {place}" if place else "")

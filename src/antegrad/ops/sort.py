@@ -1,0 +1,98 @@
+"""Sorting: stable, ascending, NaN last, both zeros equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.errors import ShapeError
+from antegrad.ir.code import Code
+from antegrad.ir.mlir import Emitter, signature, tensor
+from antegrad.ir.primitive import Primitive
+from antegrad.ir.program import Equation
+from antegrad.ir.types import BOOL, DTYPES, TensorType, is_float
+from antegrad.ops.arrays import normalize_axis
+from antegrad.ops.dispatch import as_tensor, bind
+
+__all__ = ["argsort", "sort", "sort_p"]
+
+
+def sort_helper(operands: Any, axis: Any) -> Any:
+    """All operands in the order that sorts the first along axis: stable, NaN last."""
+    keys = operands[0] if operands[0].dtype.kind in "fiub" else operands[0].astype(np.float32)
+    order = np.argsort(keys, axis=axis, kind="stable")
+    return tuple(np.take_along_axis(operand, order, axis) for operand in operands)
+
+
+class Sort(Primitive):
+    """All operands reordered along `axis` by the first of them: stable, ascending, NaN last, -0 equal to 0."""
+
+    helpers = (sort_helper,)
+    multiple_results = True
+
+    def __call__(self, operands: Any, axis: int) -> Any:
+        return bind(self, *operands, axis=axis)
+
+    def result(self, *operands: TensorType, axis: int) -> tuple[TensorType, ...]:
+        first = operands[0]
+        if not 0 <= axis < first.ndim or any(operand.shape != first.shape for operand in operands):
+            raise ShapeError(f"sort: axis {axis} of operands {', '.join(map(str, operands))}, which need one shape")
+        return operands
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        inner = ", ".join(operand.text for operand in operands)
+        inner = f"({inner},)" if len(operands) == 1 else f"({inner})"
+        return Code(f"sort_helper({inner}, axis={equation.params['axis']})")
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> tuple[str, ...]:
+        types, count = equation.input_types, len(operands)
+        names = [f"%{side}{i}" for i in range(count) for side in "ab"]
+        scalars = [tensor(TensorType((), type.dtype)) for type in types for _ in "ab"]
+        arguments = ", ".join(f"{name}: {scalar}" for name, scalar in zip(names, scalars, strict=True))
+        result = emitter.op(
+            f'"stablehlo.sort"({", ".join(operands)}) <{{dimension = {equation.params["axis"]} : i64, '
+            f"is_stable = true}}> ({{ ^bb0({arguments}): {_less(TensorType((), types[0].dtype))} }}) : "
+            f"{signature(types, types)}",
+            results=count,
+        )
+        return (result,) if count == 1 else tuple(f"{result}#{i}" for i in range(count))
+
+    def vjp(self, dy: Any, y: Any, *operands: Any, axis: int) -> Any:
+        positions = ops.iota(operands[0].shape, DTYPES["i32"], axis)
+        order = sort_p((operands[0], positions), axis)[1]
+        back = sort_p((order, positions), axis)[1]
+        return tuple(None if part is None else ops.take_along_axis(part, back, axis) for part in dy)
+
+
+def _less(key: TensorType) -> str:
+    """The region that compares two keys: a < b, or only b is NaN."""
+    k, b = tensor(key), tensor(TensorType((), BOOL))
+    compare = f"({k}, {k}) -> {b}"
+    less = f"%less = stablehlo.compare LT, %a0, %b0 : {compare} "
+    if not is_float(key.dtype):
+        return f"{less}stablehlo.return %less : {b}"
+    return (
+        f"{less}%number = stablehlo.compare EQ, %a0, %a0 : {compare} "
+        f"%nan = stablehlo.compare NE, %b0, %b0 : {compare} "
+        f"%last = stablehlo.and %number, %nan : {b} "
+        f"%before = stablehlo.or %less, %last : {b} "
+        f"stablehlo.return %before : {b}"
+    )
+
+
+sort_p = Sort()
+
+
+def sort(x: Any, axis: int = -1) -> Any:
+    """`x` in ascending order along `axis`; NaN come last."""
+    x = as_tensor(x)
+    return sort_p((x,), normalize_axis(axis, x.ndim, "sort"))[0]
+
+
+def argsort(x: Any, axis: int = -1) -> Any:
+    """The positions (i32) that sort `x` along `axis`; equal elements keep their order."""
+    x = as_tensor(x)
+    place = normalize_axis(axis, x.ndim, "argsort")
+    return sort_p((x, ops.iota(x.shape, DTYPES["i32"], place)), place)[1]

@@ -1,0 +1,255 @@
+"""A Program as a Python module that needs NumPy alone. The host device executes this very text."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antegrad.ir.code import Code, dtype_code
+from antegrad.ir.names import Namer, identifier
+from antegrad.ir.primitive import REGISTRY
+from antegrad.ir.program import Equation, Program, Source, Value
+from antegrad.ir.types import BF16
+from antegrad.ops.constant import constant
+from antegrad.ops.literals import scalar_literal
+from antegrad.ops.shape import aligned, broadcast_in_dim, transpose_p
+
+WIDTH = 76
+"""The longest expression on one line; longer ones are cut into steps."""
+COMMENT_COLUMN = 56
+
+Shown = tuple[Code, tuple[int, ...]]
+"""An operand as it is written, and the shape that NumPy sees there."""
+
+
+def python(program: Program, inline: bool = True) -> str:
+    """The source of a module with one function that computes `program`.
+
+    A value that the user did not name and that is used once stands inside the expression that uses it; with
+    ``inline=False`` every equation has a line of its own, for stepping and blame.
+    """
+    functions = _Functions(inline)
+    functions.add(program)
+    body = "\n\n\n".join(functions.texts)
+    helpers = [textwrap.dedent(inspect.getsource(helper)).rstrip() for helper in _used_helpers(program, body)]
+    imports = "import numpy as np\n"
+    if "bfloat16" in body:
+        imports += "from ml_dtypes import bfloat16\n"
+    head = f'"""The program `{program.name}` as NumPy; edit it and bring it back with `antegrad.from_python`."""\n'
+    return "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
+
+
+def _used_helpers(program: Program, body: str) -> list[Callable]:
+    primitives = {equation.primitive: None for equation in program.all_equations()}
+    return [helper for primitive in primitives for helper in primitive.helpers if f"{helper.__name__}(" in body]
+
+
+HELPER_NAMES = frozenset(helper.__name__ for primitive in REGISTRY.values() for helper in primitive.helpers)
+
+
+class _Functions:
+    """The functions of one module: those of sub-programs come before the one that calls them."""
+
+    def __init__(self, inline: bool) -> None:
+        self.inline = inline
+        self.texts: list[str] = []
+        self.names: dict[Program, str] = {}
+        self.namer = Namer(HELPER_NAMES)
+
+    def add(self, program: Program, nested: bool = False) -> str:
+        """Render `program` unless that is done, and say what its function is called."""
+        if program not in self.names:
+            inner = [sub for equation in program.equations for sub in equation.programs]
+            for sub in inner:
+                self.add(sub, nested=True)
+            name = self.names[program] = self.namer.name(identifier(program.name))
+            self.texts.append(_Function(program, name, self, nested).text())
+        return self.names[program]
+
+
+@dataclass
+class _Line:
+    code: str
+    comment: str
+    backward: bool
+
+
+@dataclass
+class _Written:
+    """What is known of a value that stands inside an expression: its code, and the equations inside."""
+
+    code: Code
+    inside: list[Equation] = field(default_factory=list)
+
+
+class _Function:
+    """Writes one Program as one function."""
+
+    def __init__(self, program: Program, name: str, functions: _Functions, nested: bool) -> None:
+        self.program, self.name, self.functions, self.nested = program, name, functions, nested
+        self.namer = Namer({*HELPER_NAMES, *functions.names.values()})
+        self.producers = program.producers()
+        self.uses = _effective_uses(program)
+        self.lines: list[_Line] = []
+        self.wishes = {v: identifier(n) for v, n in zip(program.outputs, program.output_names, strict=True)}
+        self.written: dict[Value, _Written] = {}
+        self.parameters = [self.namer.name(identifier(name)) for name in program.input_names]
+        for value, parameter in zip(program.inputs, self.parameters, strict=True):
+            self.written[value] = _Written(Code(parameter))
+
+    def text(self) -> str:
+        for equation in self.program.equations:
+            self._write(equation)
+        returned = [self._plain(value).text for value in self.program.outputs]
+        result = f"({returned[0]},)" if self.nested and len(returned) == 1 else ", ".join(returned) or "()"
+        head = f"def {self.name}({', '.join(self.parameters)}):"
+        return "\n".join([head, *self._docstring(), *self._body(), f"    return {result}"])
+
+    def _write(self, equation: Equation) -> None:
+        """Give the results of `equation` a code: an expression to stand inside others, or a line and a name."""
+        if equation.primitive is constant and equation.output.type.ndim == 0 and not equation.output.declared:
+            self.written[equation.output] = _Written(equation.primitive.render(equation), [])
+            return
+        code = self._fitted(equation)
+        inside = [inner for value in equation.inputs for inner in self.written[value].inside]
+        if self._is_inlined(equation):
+            self.written[equation.output] = _Written(code, [*inside, equation])
+        else:
+            self._add_line(equation, code, inside)
+
+    def _is_inlined(self, equation: Equation) -> bool:
+        if not self.functions.inline or len(equation.outputs) != 1:
+            return False
+        output = equation.output
+        if output.declared or output in self.wishes:
+            return False
+        return self.uses[output] == 1 or _is_view(equation)
+
+    def _fitted(self, equation: Equation) -> Code:
+        """The code of `equation`; operands that make it too long get a line of their own first."""
+        code = self._expression(equation)
+        while len(code.text) > WIDTH:
+            nested = [v for v in equation.inputs if self.written[v].inside and not _is_view(self.producers[v])]
+            if not nested:
+                break
+            longest = max(nested, key=lambda value: len(self.written[value].code.text))
+            written = self.written[longest]
+            self._add_line(self.producers[longest], written.code, written.inside[:-1])
+            code = self._expression(equation)
+        return code
+
+    def _add_line(self, equation: Equation, code: Code, inside: Sequence[Equation]) -> None:
+        names = [self._name(output) for output in equation.outputs]
+        target = f"{names[0]}," if equation.primitive.multiple_results and len(names) == 1 else ", ".join(names)
+        for output, name in zip(equation.outputs, names, strict=True):
+            self.written[output] = _Written(Code(name))
+        comment = _comment(equation, [*inside, equation])
+        self.lines.append(_Line(f"{target} = {code.text}" if names else code.text, comment, equation.source.backward))
+
+    def _name(self, value: Value) -> str:
+        wish = value.name if value.name else self.wishes.get(value)
+        return self.namer.name(identifier(wish)) if wish else self.namer.name("t", numbered=True)
+
+    def _expression(self, equation: Equation) -> Code:
+        operands = [self._operand(value, equation) for value in equation.inputs]
+        if equation.primitive.broadcasts:
+            operands = self._broadcasting(equation)
+        functions = [Code(self.functions.add(program, nested=True)) for program in equation.programs]
+        return equation.primitive.render(equation, *functions, *operands)
+
+    def _operand(self, value: Value, equation: Equation) -> Code:
+        return self._plain(value)
+
+    def _plain(self, value: Value) -> Code:
+        """The code of a value with its full shape and type."""
+        return self.written[value].code
+
+    def _broadcasting(self, equation: Equation) -> list[Code]:
+        """Operands of an elementwise operation, with broadcasts left to NumPy and constants as bare numbers."""
+        shown = [self._unbroadcast(value) for value in equation.inputs]
+        if np.broadcast_shapes(*(shape for _, shape in shown)) != equation.input_types[0].shape:
+            shown[0] = (self._plain(equation.inputs[0]), equation.input_types[0].shape)
+        literals = [self._literal(value) for value in equation.inputs]
+        anchored = {v.type.dtype for v, literal in zip(equation.inputs, literals, strict=True) if literal is None}
+        codes = []
+        for value, (code, shape), literal in zip(equation.inputs, shown, literals, strict=True):
+            bare = literal is not None and shape == () and value.type.dtype in anchored and value.type.dtype != BF16
+            codes.append(literal if bare and literal is not None else code)
+            if literal is not None:
+                anchored.add(value.type.dtype)
+        return codes
+
+    def _unbroadcast(self, value: Value) -> Shown:
+        producer = self.producers.get(value)
+        if producer is None or producer.primitive is not broadcast_in_dim or not self.written[value].inside:
+            return self._plain(value), value.type.shape
+        dims, ndim = producer.params["dims"], len(producer.params["shape"])
+        (source,) = producer.inputs
+        sizes = dict(zip(dims, source.type.shape, strict=True))
+        first = dims[0] if dims else ndim
+        return aligned(self._plain(source), dims, ndim), tuple(sizes.get(axis, 1) for axis in range(first, ndim))
+
+    def _literal(self, value: Value) -> Code | None:
+        """The bare number of a scalar constant, broadcast or not."""
+        producer = self.producers.get(value)
+        while producer is not None and producer.primitive is broadcast_in_dim and self.written[value].inside:
+            value = producer.inputs[0]
+            producer = self.producers.get(value)
+        if producer is None or producer.primitive is not constant or value.type.ndim or value.declared:
+            return None
+        return scalar_literal(producer.params["value"])
+
+    def _docstring(self) -> list[str]:
+        program, lines = self.program, []
+        lines.append('    """Inputs:')
+        captured = set(program.input_names[program.argument_count :])
+        for parameter, name, value in zip(self.parameters, program.input_names, program.inputs, strict=True):
+            notes = ([name] if name != parameter else []) + (["captured"] if name in captured else [])
+            lines.append(f"        {parameter}: {value.type}" + (f"  ({', '.join(notes)})" if notes else ""))
+        lines.append("    Returns:")
+        lines += [f"        {n}: {v.type}" for n, v in zip(program.output_names, program.outputs, strict=True)]
+        return [*lines, '    """']
+
+    def _body(self) -> list[str]:
+        column = min(max((len(line.code) for line in self.lines), default=0), COMMENT_COLUMN)
+        has_backward = any(line.backward for line in self.lines)
+        out, section = [], None
+        for line in self.lines:
+            if has_backward and line.backward != section:
+                section = line.backward
+                out.append(f"    # {'backward' if section else 'forward'}")
+            out.append(f"    {line.code:<{column}}  # {line.comment}")
+        return out
+
+
+def _is_view(equation: Equation) -> bool:
+    """Whether NumPy gives a view, so that writing the expression again at each use costs nothing."""
+    return equation.primitive is broadcast_in_dim or equation.primitive is transpose_p
+
+
+def _effective_uses(program: Program) -> dict[Value, int]:
+    """How often each value is read when views are written again at each of their uses."""
+    uses = dict.fromkeys((v for equation in program.equations for v in equation.outputs), 0)
+    uses.update(dict.fromkeys(program.inputs, 0))
+    for value in program.outputs:
+        uses[value] += 1
+    for equation in reversed(program.equations):
+        repeated = _is_view(equation) and not equation.output.declared and equation.output not in program.outputs
+        for value in equation.inputs:
+            uses[value] += uses[equation.output] if repeated else 1
+    return uses
+
+
+def _comment(equation: Equation, inside: Sequence[Equation]) -> str:
+    types = ", ".join(str(value.type) for value in equation.outputs)
+    layers = list(dict.fromkeys(inner.source.layer for inner in inside if inner.source.layer))
+    layer = "-".join(dict.fromkeys([layers[0], layers[-1]])) if layers else ""
+    source = next((inner.source for inner in reversed(inside) if inner.source.file), Source())
+    return "  ".join(part for part in (types, layer, source.location) if part)
+
+
+__all__ = ["HELPER_NAMES", "dtype_code", "python"]
