@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,26 @@ class Program:
             for program in equation.programs:
                 yield from program.all_equations()
 
+    def python(self, inline: bool = True) -> str:
+        """The program as the source of a Python module that needs NumPy alone (see `render.python`)."""
+        return _services["python"](self, inline)
+
+    def stablehlo(self) -> str:
+        """The program as StableHLO text (see `render.stablehlo`)."""
+        return _services["stablehlo"](self)
+
+    def cost(self) -> Any:
+        """FLOPs, bytes and live memory by layer and in total (see `ir.cost`)."""
+        return _services["cost"](self)
+
+    def run(self, *arguments: Any, device: str | None = None) -> Any:
+        """The outputs for arrays, or pytrees of arrays, in the order of the inputs (see `runtime.run`).
+
+        The result has the structure that the captured function returned; a program made by a pass gives a tuple, or
+        the one array when it has one output. `device` is a name such as ``"host"`` or ``"cpu"``.
+        """
+        return _services["run"](self, arguments, device)
+
     def __str__(self) -> str:
         from antegrad.ir.text import text
 
@@ -165,6 +185,14 @@ class Program:
         inputs = ", ".join(f"{n}: {v.type}" for n, v in zip(self.input_names, self.inputs, strict=True))
         outputs = ", ".join(f"{n}: {v.type}" for n, v in zip(self.output_names, self.outputs, strict=True))
         return f"<Program {self.name}({inputs}) -> ({outputs}), {len(self.equations)} equations>"
+
+
+_services: dict[str, Callable[..., Any]] = {}
+
+
+def provide(method: str, function: Callable[..., Any]) -> None:
+    """Called once by the layer that implements one of the methods of `Program`, which `ir` knows nothing of."""
+    _services[method] = function
 
 
 def params_key(params: Mapping[str, Any]) -> tuple:
@@ -177,6 +205,3 @@ def _hashable(value: Any) -> Any:
         return (value.dtype.str, str(value.dtype), value.shape, value.tobytes())
     return value
 
-
-def substitute(values: Sequence[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
-    return tuple(mapping.get(value, value) for value in values)

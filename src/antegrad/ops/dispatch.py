@@ -55,6 +55,16 @@ def tracing(builder: Builder) -> Iterator[Builder]:
 
 
 @contextmanager
+def untraced() -> Iterator[None]:
+    """Within the block, operations run at once even while a program is traced."""
+    outer, _tracing.builder = _tracing.builder, None
+    try:
+        yield
+    finally:
+        _tracing.builder = outer
+
+
+@contextmanager
 def layer(path: str) -> Iterator[None]:
     """Within the block, equations belong to the layer `path`."""
     outer = _tracing.layers

@@ -100,7 +100,7 @@ class Multiply(Binary):
         return dy * b, dy * a
 
 
-def mul_no_nan_helper(cotangent: Any, factor: Any) -> Any:
+def mul_no_nan_helper(cotangent, factor):
     """cotangent * factor, and 0 where the cotangent is 0 even if the factor is infinite or NaN."""
     return np.where(cotangent == 0, cotangent, cotangent * factor)
 
@@ -139,7 +139,7 @@ class Divide(Binary):
         return mul_no_nan(dy, 1 / b), mul_no_nan(-dy, y / b)
 
 
-def truncated_divide_helper(x: Any, y: Any) -> Any:
+def truncated_divide_helper(x, y):
     """Integer quotient rounded toward zero; all bits set where the divisor is 0."""
     safe = np.where(y == 0, np.ones_like(y), y)
     quotient = (x - np.fmod(x, safe)) // safe
@@ -156,7 +156,7 @@ class TruncatedDivide(Binary):
     differentiable = False
 
 
-def truncated_remainder_helper(x: Any, y: Any) -> Any:
+def truncated_remainder_helper(x, y):
     """Remainder with the sign of x; for integers x itself where y is 0, for floats NaN there."""
     return np.fmod(x, y) if x.dtype.kind not in "iu" else np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
 

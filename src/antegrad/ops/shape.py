@@ -147,7 +147,7 @@ def _slice_code(start: int, stop: int, step: int, size: int) -> str:
     return f"{text}:{step}" if step != 1 else text
 
 
-def pad_helper(x: Any, fill: Any, low: Any, high: Any, interior: Any) -> Any:
+def pad_helper(x, fill, low, high, interior):
     """x with `interior` fill elements between neighbours and `low`, `high` around it; negative ones cut off."""
     spread = [max(0, (size - 1) * (gap + 1) + 1) if size else 0 for size, gap in zip(x.shape, interior)]
     shape = [size + max(before, 0) + max(after, 0) for size, before, after in zip(spread, low, high)]

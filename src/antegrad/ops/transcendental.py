@@ -73,7 +73,7 @@ class Sqrt(Unary):
         return mul_no_nan(dy, 0.5 / y)
 
 
-def rsqrt_helper(x: Any) -> Any:
+def rsqrt_helper(x):
     """1 / sqrt(x)."""
     return np.ones_like(x) / np.sqrt(x)
 
@@ -144,7 +144,7 @@ class Tanh(Unary):
         return dy * (1 - y * y)
 
 
-def sigmoid_helper(x: Any) -> Any:
+def sigmoid_helper(x):
     """1 / (1 + exp(-x)), computed on the side that cannot overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, np.ones_like(x), small) / (np.ones_like(x) + small)

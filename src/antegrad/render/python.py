@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from antegrad.ir.code import Code, dtype_code
+from antegrad.ir.code import Code
 from antegrad.ir.names import Namer, identifier
 from antegrad.ir.primitive import REGISTRY
-from antegrad.ir.program import Equation, Program, Source, Value
+from antegrad.ir.program import Equation, Program, Source, Value, provide
 from antegrad.ir.types import BF16
 from antegrad.ops.constant import constant
 from antegrad.ops.literals import scalar_literal
@@ -40,7 +41,8 @@ def python(program: Program, inline: bool = True) -> str:
     if "bfloat16" in body:
         imports += "from ml_dtypes import bfloat16\n"
     head = f'"""The program `{program.name}` as NumPy; edit it and bring it back with `antegrad.from_python`."""\n'
-    return "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
+    module = "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
+    return _HELPER.sub(r"\1", module)
 
 
 def _used_helpers(program: Program, body: str) -> list[Callable]:
@@ -48,7 +50,11 @@ def _used_helpers(program: Program, body: str) -> list[Callable]:
     return [helper for primitive in primitives for helper in primitive.helpers if f"{helper.__name__}(" in body]
 
 
-HELPER_NAMES = frozenset(helper.__name__ for primitive in REGISTRY.values() for helper in primitive.helpers)
+_HELPER = re.compile(r"\b(\w+)_helper\b")
+HELPER_NAMES = frozenset(
+    _HELPER.sub(r"\1", helper.__name__) for primitive in REGISTRY.values() for helper in primitive.helpers
+)
+"""What the helpers of the primitives are called in a printed module: their names without ``_helper``."""
 
 
 class _Functions:
@@ -155,14 +161,12 @@ class _Function:
         return self.namer.name(identifier(wish)) if wish else self.namer.name("t", numbered=True)
 
     def _expression(self, equation: Equation) -> Code:
-        operands = [self._operand(value, equation) for value in equation.inputs]
         if equation.primitive.broadcasts:
             operands = self._broadcasting(equation)
+        else:
+            operands = [self._plain(value) for value in equation.inputs]
         functions = [Code(self.functions.add(program, nested=True)) for program in equation.programs]
         return equation.primitive.render(equation, *functions, *operands)
-
-    def _operand(self, value: Value, equation: Equation) -> Code:
-        return self._plain(value)
 
     def _plain(self, value: Value) -> Code:
         """The code of a value with its full shape and type."""
@@ -252,4 +256,4 @@ def _comment(equation: Equation, inside: Sequence[Equation]) -> str:
     return "  ".join(part for part in (types, layer, source.location) if part)
 
 
-__all__ = ["HELPER_NAMES", "dtype_code", "python"]
+provide("python", python)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antegrad.ir.mlir import Emitter, tensor
-from antegrad.ir.program import Program
+from antegrad.ir.program import Program, provide
 
 
 def stablehlo(program: Program) -> str:
@@ -20,3 +20,6 @@ def stablehlo(program: Program) -> str:
         f"module @{program.name} {{\n"
         f"  func.func public @main({parameters}) -> ({', '.join(types)}) {{\n    {body}\n  }}\n{private}}}\n"
     )
+
+
+provide("stablehlo", stablehlo)
