@@ -19,7 +19,7 @@ SRC = Path(__file__).parents[1] / "src" / "antegrad"
 
 CORE = {"errors", "tree", "ir"}
 TRACING = CORE | {"ops", "capture"}
-PROGRAMS = TRACING | {"autodiff", "passes"}
+PROGRAMS = TRACING | {"flow", "autodiff", "passes"}
 DEVICES = PROGRAMS | {"render", "runtime", "random"}
 MODELS = DEVICES | {"nn", "optim", "data"}
 
@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "ir": {"errors", "tree"},
     "ops": CORE,
     "capture": CORE | {"ops"},
+    "flow": TRACING,
     "autodiff": TRACING | {"passes"},
     "passes": TRACING | {"autodiff"},
     "render": PROGRAMS,

@@ -114,6 +114,12 @@ def test_a_refused_value_is_quoted_in_part() -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_a_header_beyond_the_format_s_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antegrad.checkpoint.codec.MAX_HEADER", HEADER - 1)
+    with pytest.raises(CheckpointError, match=rf"said to have {HEADER} bytes, expected at most {HEADER - 1}"):
+        decode(io.BytesIO(SOUND), "x")
+
+
 def test_every_truncation_is_refused() -> None:
     for size in range(len(SOUND)):
         with pytest.raises(CheckpointError, match="cannot read x"):

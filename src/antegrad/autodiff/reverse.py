@@ -41,7 +41,7 @@ def reverse(program: Program, wrt: Iterable[str] | None = None) -> Program:
             "take its mean or sum, or use ag.vjp with a cotangent"
         )
     wanted = select_inputs(program, wrt)
-    transform = _Transform(program, wanted)
+    transform = Transform(program, wanted)
     with tracing(transform.builder):
         transform.forward()
         transform.builder.source = Source(backward=True)
@@ -56,7 +56,7 @@ def vjp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
 
     Captured inputs of `program` come last.
     """
-    transform = _Transform(program, select_inputs(program, wrt))
+    transform = Transform(program, select_inputs(program, wrt))
     with tracing(transform.builder):
         transform.forward()
         cotangents = {}
@@ -96,7 +96,7 @@ def _not_float(program: Program, name: str, type: TensorType) -> str:
     )
 
 
-class _Transform:
+class Transform:
     """One application of reverse mode to one Program."""
 
     def __init__(self, program: Program, wanted: Sequence[Value]) -> None:

@@ -161,8 +161,8 @@ def _lock(handle: int, operation: int) -> bool:
 def _remove_leftovers(directory: Path) -> None:
     """Remove the temporary files that no running save holds. What cannot be opened or removed stays."""
     for entry in list(os.scandir(directory)):
-        if PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(OSError):
+        if PARTIAL.fullmatch(entry.name):
+            with contextlib.suppress(OSError):  # a directory or a link with such a name does not open
                 handle = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW)
                 try:
                     if _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -33,17 +33,18 @@ class Builder:
         self.frames: dict[int, Any] = {}
 
     def input(self, type: TensorType, name: str) -> Value:
-        """A new named input."""
+        """A new input, called `name`, or ``name_1`` and so on where that is taken."""
+        name = _free(name, self.input_names)
         value = Value(type, name, declared=True)
         self.inputs.append(value)
         self.input_names.append(name)
         return value
 
-    def capture(self, outer: Any, type: TensorType, name: str) -> Value:
-        """The value that stands for `outer`, something from outside this trace; made on first use."""
-        if id(outer) not in self.captures:
-            self.captures[id(outer)] = (Value(type, name, declared=True), outer)
-        return self.captures[id(outer)][0]
+    def capture(self, identity: Any, outer: Any, type: TensorType, name: str) -> Value:
+        """The value that stands for `outer`, something from outside this trace; one for each `identity`."""
+        if id(identity) not in self.captures:
+            self.captures[id(identity)] = (Value(type, name, declared=True), outer)
+        return self.captures[id(identity)][0]
 
     def add(
         self, primitive: Primitive, inputs: Sequence[Value], params: Mapping[str, Any], source: Source

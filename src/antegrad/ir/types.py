@@ -42,7 +42,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype:
     """
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
-    if dtype not in (float, int, complex):
+    if not any(dtype is python_type for python_type in (float, int, complex)):
         try:
             found = np.dtype("bfloat16" if dtype == "bfloat16" else dtype)
         except TypeError:

@@ -11,6 +11,7 @@ from antegrad.ops.reduce import *
 from antegrad.ops.arrays import *
 from antegrad.ops.statistics import *
 from antegrad.ops.linalg import *
+from antegrad.ops.einsum import *
 from antegrad.ops.index import *
 from antegrad.ops.indexing import *
 from antegrad.ops.sort import *

@@ -11,7 +11,8 @@ import numpy as np
 from antegrad import ops
 from antegrad.errors import ShapeError
 from antegrad.ir.types import DTypeLike, as_dtype, is_float
-from antegrad.ops.dispatch import as_tensor, bind
+from antegrad.ops.constant import constant
+from antegrad.ops.dispatch import as_tensor, bind, current_builder, frozen
 from antegrad.ops.promotion import number, unify
 from antegrad.ops.shape import broadcast_in_dim, concatenate_p, flip_p, iota, pad_p, reshape_p, transpose_p
 
@@ -56,7 +57,9 @@ def name(x: Any, label: str) -> Any:
 
 def full(shape: Any, value: float, dtype: DTypeLike = "f32") -> Any:
     """A tensor of `shape` in which every element is `value`."""
-    return broadcast_to(number(value, as_dtype(dtype)), as_shape(shape))
+    scalar = number(value, as_dtype(dtype))
+    traced = bind(constant, value=frozen(scalar)) if current_builder() is not None else scalar
+    return broadcast_to(traced, as_shape(shape))
 
 
 def zeros(shape: Any, dtype: DTypeLike = "f32") -> Any:

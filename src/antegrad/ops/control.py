@@ -68,7 +68,7 @@ def _results(name: str, count: int) -> tuple[str, ...]:
     return (name,) if count == 1 else tuple(f"{name}#{i}" for i in range(count))
 
 
-def while_helper(condition, body, condition_constants, body_constants, carry):
+def while_loop_helper(condition, body, condition_constants, body_constants, carry):
     """carry after body has been applied to it for as long as condition holds."""
     while condition(*condition_constants, *carry)[0]:
         carry = body(*body_constants, *carry)
@@ -79,7 +79,7 @@ class While(Primitive):
     """``while condition(carry): carry = body(carry)``. Operands: constants of condition and body, then the carry."""
 
     name = "while"
-    helpers = (while_helper,)
+    helpers = (while_loop_helper,)
     multiple_results = True
 
     def result(
@@ -97,7 +97,7 @@ class While(Primitive):
         condition, body, *rest = operands
         first, both = equation.params["constants"][0], sum(equation.params["constants"])
         parts = (tuple(rest[:first]), tuple(rest[first:both]), tuple(rest[both:]))
-        return Code(f"while_helper({condition.text}, {body.text}, {', '.join(map(_tuple, parts))})")
+        return Code(f"while_loop_helper({condition.text}, {body.text}, {', '.join(map(_tuple, parts))})")
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> tuple[str, ...]:
         first, both = equation.params["constants"][0], sum(equation.params["constants"])

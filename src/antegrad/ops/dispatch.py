@@ -150,11 +150,12 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def apply(program: Program, operands: Sequence[Any]) -> tuple[Tensor, ...]:
-    """Copy the equations of `program` into the current trace, with `operands` in place of its inputs."""
+    """Copy the equations of `program` into the current trace, with `operands` in place of the inputs it asks for."""
     builder = _tracing.builder
     assert builder is not None, "apply needs a trace"
     outer = builder.source or _locate(builder)
-    env = {value: lift(builder, operand) for value, operand in zip(program.inputs, operands, strict=True)}
+    given = [*operands, *program.captured]
+    env = {value: lift(builder, operand) for value, operand in zip(program.inputs, given, strict=True)}
     for equation in program.equations:
         source = equation.source if equation.source.file else outer
         outputs = builder.add(equation.primitive, [env[v] for v in equation.inputs], equation.params, source)

@@ -119,6 +119,8 @@ def _product(equation: Equation, x: Code, y: Code) -> Code:
             x = x if last else _turned(x, x_type.ndim)
             y = y if right[0] == count else _turned(y, y_type.ndim)
             return fill("{x} @ {y}", ("x", "y"), (x, y), {})
+    if not count and not left and x_type.ndim == y_type.ndim == 1:
+        return fill("np.outer({x}, {y})", ("x", "y"), (x, y), {})
     if not count:
         return fill("np.tensordot({x}, {y}, axes={axes})", ("x", "y"), (x, y), {"axes": (left, right)})
     return fill("np.einsum({subscripts}, {x}, {y}, optimize=True)", ("x", "y"), (x, y), {"subscripts": _letters(equation)})

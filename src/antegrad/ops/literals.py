@@ -55,13 +55,19 @@ def _ratio(value: np.ndarray | np.generic, number: float) -> Code | None:
     return None
 
 
+def filled_literal(value: np.ndarray | np.generic, shape: tuple[int, ...]) -> Code:
+    """``np.zeros(shape, np.float32)``, or ``np.full`` with the number."""
+    number, dtype = scalar_literal(value).text, dtype_code(value.dtype)
+    return Code(f"np.zeros({shape}, {dtype})" if number == "0" else f"np.full({shape}, {number}, {dtype})")
+
+
 def array_literal(value: np.ndarray) -> Code:
     """``np.array([1, 2], np.float32)``; an empty array keeps its shape through ``np.zeros``."""
     if value.size == 0:
         return Code(f"np.zeros({value.shape}, {dtype_code(value.dtype)})")
     first = value.flat[0]
     if value.size > 1 and value.tobytes() == np.full(value.shape, first, value.dtype).tobytes():
-        return Code(f"np.full({value.shape}, {scalar_literal(first).text}, {dtype_code(value.dtype)})")
+        return filled_literal(first, value.shape)
     return Code(f"np.array({_rows(value)}, {dtype_code(value.dtype)})")
 
 

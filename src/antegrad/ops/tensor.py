@@ -72,14 +72,23 @@ class Tensor:
     def swapaxes(self, first: int, second: int) -> Any:
         return ops.swapaxes(self, first, second)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
-        return ops.sum(self, axis, keepdims)
+    def view(self, dtype: DTypeLike) -> Any:
+        """The same bits as another element type of the same width."""
+        return ops.bitcast(self, dtype)
+
+    def copy(self) -> Any:
+        return self
+
+    def sum(self, axis: Any = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Any:
+        """Sum over `axis`, of the elements converted to `dtype` where one is given."""
+        return ops.sum(self if dtype is None else self.astype(dtype), axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         return ops.mean(self, axis, keepdims)
 
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
-        return ops.prod(self, axis, keepdims)
+    def prod(self, axis: Any = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Any:
+        """Product over `axis`, of the elements converted to `dtype` where one is given."""
+        return ops.prod(self if dtype is None else self.astype(dtype), axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Any:
         return ops.max(self, axis, keepdims)

@@ -20,22 +20,13 @@ from antegrad.ir.types import TensorType
 from antegrad.ops.constant import constant
 from antegrad.ops.dispatch import bind, frozen, untraced
 from antegrad.ops.shape import broadcast_in_dim
+from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.rules import RULES
 
 
 def simplify(program: Program) -> Program:
     """`program` without redundant equations; sub-programs of control flow included."""
     return eliminate_dead_code(_Rewriter(program).run())
-
-
-def eliminate_dead_code(program: Program) -> Program:
-    """`program` without equations whose results reach no output. Inputs stay, used or not."""
-    live, kept = set(program.outputs), []
-    for equation in reversed(program.equations):
-        if any(value in live for value in equation.outputs):
-            kept.append(equation)
-            live.update(equation.inputs)
-    return replace(program, equations=tuple(reversed(kept)))
 
 
 class _Rewriter:

@@ -16,7 +16,7 @@ from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Equation, Program, Source, Value, provide
 from antegrad.ir.types import BF16
 from antegrad.ops.constant import constant
-from antegrad.ops.literals import scalar_literal
+from antegrad.ops.literals import filled_literal, scalar_literal
 from antegrad.ops.shape import aligned, broadcast_in_dim, transpose_p
 
 WIDTH = 76
@@ -51,10 +51,14 @@ def _used_helpers(program: Program, body: str) -> list[Callable]:
 
 
 _HELPER = re.compile(r"\b(\w+)_helper\b")
-HELPER_NAMES = frozenset(
-    _HELPER.sub(r"\1", helper.__name__) for primitive in REGISTRY.values() for helper in primitive.helpers
-)
-"""What the helpers of the primitives are called in a printed module: their names without ``_helper``."""
+
+
+def helper_name(helper: Callable) -> str:
+    """What a helper of a primitive is called in a printed module: its name without ``_helper``."""
+    return _HELPER.sub(r"\1", helper.__name__)
+
+
+HELPER_NAMES = frozenset(helper_name(helper) for primitive in REGISTRY.values() for helper in primitive.helpers)
 
 
 class _Functions:
@@ -165,6 +169,9 @@ class _Function:
             operands = self._broadcasting(equation)
         else:
             operands = [self._plain(value) for value in equation.inputs]
+        number = self._number(equation.output) if equation.primitive is broadcast_in_dim else None
+        if number is not None:
+            return filled_literal(number, equation.output.type.shape)
         functions = [Code(self.functions.add(program, nested=True)) for program in equation.programs]
         return equation.primitive.render(equation, *functions, *operands)
 
@@ -199,13 +206,17 @@ class _Function:
 
     def _literal(self, value: Value) -> Code | None:
         """The bare number of a scalar constant, broadcast or not."""
+        number = self._number(value)
+        return None if number is None else scalar_literal(number)
+
+    def _number(self, value: Value) -> np.ndarray | None:
         producer = self.producers.get(value)
-        while producer is not None and producer.primitive is broadcast_in_dim and self.written[value].inside:
+        while producer is not None and producer.primitive is broadcast_in_dim and not value.declared:
             value = producer.inputs[0]
             producer = self.producers.get(value)
         if producer is None or producer.primitive is not constant or value.type.ndim or value.declared:
             return None
-        return scalar_literal(producer.params["value"])
+        return producer.params["value"]
 
     def _docstring(self) -> list[str]:
         program, lines = self.program, []

@@ -1,0 +1,162 @@
+"""Derivatives of Python functions: `grad`, `value_and_grad`, `vjp`, `jvp`, on pytrees, nested in any order.
+
+Each captures the function, transforms the Program, and applies it: at once on arrays, or into the program being
+traced when called inside another capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antegrad import tree
+from antegrad.autodiff.reverse import reverse, vjp_program
+from antegrad.autodiff.forward import jvp_program
+from antegrad.capture import Traced, argument_names, trace
+from antegrad.errors import DTypeError, NameMissing, ShapeError
+from antegrad.ir.program import Program
+from antegrad.ir.types import is_float
+from antegrad.ops.dispatch import apply, as_tensor, current_builder
+
+Argnums = int | str | Sequence[int | str]
+
+
+def _run(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of `program`, traced or at once."""
+    if current_builder() is not None:
+        return apply(program, operands)
+    results = program.run(*(as_tensor(operand) for operand in operands))
+    return tree.leaves(results)
+
+
+def _positions(function: Callable[..., Any], argnums: Argnums, count: int) -> list[int]:
+    """Argument positions, from positions or parameter names."""
+    names = argument_names(function, count)
+    chosen = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
+    positions = []
+    for choice in chosen:
+        if isinstance(choice, str) and choice not in names:
+            raise NameMissing(f"argnums: no argument {choice!r}; the function has {', '.join(names)}")
+        position = names.index(choice) if isinstance(choice, str) else choice
+        if not -count <= position < count:
+            raise ShapeError(f"argnums: no argument {choice}; the function was called with {count}")
+        positions.append(position % count)
+    return positions
+
+
+def _wrt(traced: Traced, positions: Sequence[int], examples: Sequence[Any]) -> list[str]:
+    """The names of the inputs that belong to the arguments at `positions`; all of them must be float."""
+    names = []
+    for position in positions:
+        for index in traced.argument_inputs[position]:
+            value, name = traced.program.inputs[index], traced.program.input_names[index]
+            if not is_float(value.type.dtype):
+                raise DTypeError(
+                    f"grad of {traced.program.name} with respect to argument {name}: it is {value.type}, not a float. "
+                    f"Pass a float, such as 3.0 or x.astype('f32'), or leave it out of argnums."
+                )
+            names.append(name)
+    return names
+
+
+def value_and_grad(
+    function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that gives ``(function(*args), gradient)``.
+
+    The gradient has the structure of the argument at `argnums` (a position or name; several give a tuple). With
+    `has_aux` the function returns ``(loss, aux)`` and the first part of the result is that pair. Raises `ShapeError`
+    when the loss is not a float scalar, `DTypeError` for an argument that is not float.
+    """
+
+    def differentiated(*args: Any) -> tuple[Any, Any]:
+        traced = trace(function, *args)
+        _check_pair(traced.program, has_aux)
+        positions = _positions(function, argnums, len(args))
+        names = _wrt(traced, positions, args)
+        results = _run(reverse(traced.program, names), traced.operands(args))
+        count = len(traced.program.outputs)
+        value = tree.unflatten(traced.program.structure, results[:count])
+        gradients, rest = [], list(results[count:])
+        for position in positions:
+            structure = tree.structure(args[position])
+            gradients.append(tree.unflatten(structure, [rest.pop(0) for _ in traced.argument_inputs[position]]))
+        single = isinstance(argnums, (int, str))
+        return value, gradients[0] if single else tuple(gradients)
+
+    return _named(differentiated, function, "value_and_grad")
+
+
+def _check_pair(program: Program, has_aux: bool) -> None:
+    if not has_aux and len(program.outputs) != 1:
+        raise ShapeError(
+            f"grad of {program.name}: one scalar loss is needed, found {len(program.outputs)} outputs; "
+            "return (loss, aux) and pass has_aux=True"
+        )
+
+
+def grad(function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that gives the gradient of a scalar function, or ``(gradient, aux)`` with `has_aux`.
+
+    See `value_and_grad` for `argnums` and errors.
+    """
+    both = value_and_grad(function, argnums, has_aux)
+
+    def differentiated(*args: Any) -> Any:
+        value, gradient = both(*args)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return _named(differentiated, function, "grad")
+
+
+def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """``(function(*primals), pullback)``; the pullback takes the cotangent of the result, of its structure.
+
+    It gives one cotangent for each primal, with None for leaves that are not float.
+    """
+    traced = trace(function, *primals)
+    program, operands = traced.program, traced.operands(primals)
+    inputs = [i for r in traced.argument_inputs for i in r if is_float(program.inputs[i].type.dtype)]
+    transformed = vjp_program(program, [program.input_names[i] for i in inputs])
+    value = tree.unflatten(program.structure, _run(program, operands))
+    count = len(program.outputs)
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        given = tree.leaves(cotangent)
+        if len(given) != count:
+            raise ShapeError(f"vjp of {program.name}: {count} cotangents are needed, found {len(given)}")
+        floats = [as_tensor(c) for c, v in zip(given, program.outputs, strict=True) if is_float(v.type.dtype)]
+        results = _run(transformed, [*operands, *floats])[count:]
+        by_input = dict(zip(inputs, results, strict=True))
+        return tuple(
+            tree.unflatten(tree.structure(primal), [by_input.get(i) for i in own])
+            for primal, own in zip(primals, traced.argument_inputs, strict=True)
+        )
+
+    return value, pullback
+
+
+def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """``(function(*primals), tangent of the result)`` for tangents of the structure of the primals.
+
+    Derived from the reverse rules: the pullback is linear in its cotangent, and its transpose is the forward mode.
+    """
+    traced = trace(function, *primals)
+    program, operands = traced.program, traced.operands(primals)
+    given, own = tree.leaves(list(tangents)), sum(len(inputs) for inputs in traced.argument_inputs)
+    if len(given) != own:
+        raise ShapeError(f"jvp of {program.name}: {own} tangents are needed, found {len(given)}")
+    names, chosen = [], []
+    for value, name, tangent in zip(program.inputs, program.input_names, given, strict=False):
+        if is_float(value.type.dtype):
+            names.append(name)
+            chosen.append(tangent)
+    results = _run(jvp_program(program, names), [*operands, *chosen])
+    count = len(program.outputs)
+    return tree.unflatten(program.structure, results[:count]), tree.unflatten(program.structure, results[count:])
+
+
+def _named(wrapper: Callable[..., Any], function: Callable[..., Any], prefix: str) -> Callable[..., Any]:
+    wrapper.__name__ = f"{prefix}_{getattr(function, '__name__', 'function')}"
+    wrapper.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (inspect.signature follows it)
+    return wrapper

@@ -1,0 +1,198 @@
+"""Control flow that depends on data: `cond`, `switch`, `while_loop`, `fori_loop`, `scan` and `map`.
+
+Each function argument is captured once into a sub-program. What it uses from outside becomes an operand, so gradients
+reach it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from antegrad import ops, tree
+from antegrad.capture import trace
+from antegrad.errors import DTypeError, ShapeError, TraceError
+from antegrad.ir.program import Program, Value
+from antegrad.ir.types import TensorType, type_of
+from antegrad.ops.control import cond_p, scan_p, while_p
+from antegrad.ops.dispatch import as_tensor, bind, here
+
+
+def _place() -> str:
+    place = str(here())
+    return f"\n  at {place}" if place else ""
+
+
+def _leaves(tree_: Any) -> tuple[list[Any], Any]:
+    """The leaves as tensors or arrays, and the structure."""
+    leaves, structure = tree.flatten(tree_)
+    return [as_tensor(leaf) for leaf in leaves], structure
+
+
+def _types(leaves: Sequence[Any]) -> list[TensorType]:
+    return [type_of(leaf) for leaf in leaves]
+
+
+def _subprogram(function: Callable[..., Any], name: str, *examples: Any) -> tuple[Program, list[Any]]:
+    """`function` captured on the types of `examples`, and what stands behind its trailing inputs."""
+    traced = trace(function, *examples, name=name)
+    outer = list(traced.captured or traced.program.captured)
+    return replace(traced.program, captured=()), outer
+
+
+def _reordered(program: Program, order: Sequence[int]) -> Program:
+    return replace(
+        program,
+        inputs=tuple(program.inputs[i] for i in order),
+        input_names=tuple(program.input_names[i] for i in order),
+    )
+
+
+def _constants_first(program: Program, count: int) -> Program:
+    """`program` with its last `count` inputs, the captured ones, in front."""
+    size = len(program.inputs)
+    return _reordered(program, [*range(size - count, size), *range(size - count)])
+
+
+def _example(types: Sequence[TensorType], structure: Any) -> Any:
+    return tree.unflatten(structure, types)
+
+
+def cond(condition: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+    """``then(*operands)`` where the bool scalar `condition` is true, else ``otherwise(*operands)``.
+
+    Both are captured; only the chosen one runs. Their results must have one structure and the same types.
+    """
+    test = as_tensor(condition)
+    if test.dtype.kind != "b" or test.shape != ():
+        raise DTypeError(f"cond: the condition must be a bool scalar, found {type_of(test)}{_place()}")
+    return _choose(test, (otherwise, then), operands)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """``branches[index](*operands)`` for an integer scalar `index`, which is clamped to what there is."""
+    return _choose(ops.convert(as_tensor(index), "i32"), tuple(branches), operands)
+
+
+def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
+    leaves, structure = _leaves(operands)
+    example = _example(_types(leaves), structure)
+    captured = [_subprogram(branch, f"branch_{i}", *example) for i, branch in enumerate(branches)]
+    structures = {str(program.structure) for program, _ in captured}
+    if len(structures) > 1:
+        raise ShapeError(f"cond: the branches return different structures: {' and '.join(sorted(structures))}{_place()}")
+    everything = [outer for _, outers in captured for outer in outers]
+    programs, start = [], 0
+    for program, outers in captured:
+        programs.append(_with_unused(program, len(leaves), everything, start))
+        start += len(outers)
+    results = bind(cond_p, index, *leaves, *everything, branches=tuple(programs))
+    return tree.unflatten(captured[0][0].structure, results)
+
+
+def _with_unused(program: Program, own: int, everything: Sequence[Any], start: int) -> Program:
+    """A branch that takes what all branches captured, and uses its own part, which begins at `start`."""
+    count = len(program.inputs) - own
+    inputs = list(program.inputs[:own])
+    names = list(program.input_names[:own])
+    for position, outer in enumerate(everything):
+        mine = start <= position < start + count
+        inputs.append(program.inputs[own + position - start] if mine else Value(type_of(outer)))
+        names.append(f"captured_{position}")
+    return replace(program, inputs=tuple(inputs), input_names=tuple(names))
+
+
+def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
+    """``while condition(carry): carry = body(carry)`` from `initial`, a pytree whose types the body must keep.
+
+    It has no reverse mode, because the number of steps is not known: use `scan` or `fori_loop` where a gradient is
+    needed.
+    """
+    leaves, structure = _leaves(initial)
+    example = _example(_types(leaves), structure)
+    test, test_outer = _subprogram(condition, "condition", example)
+    step, step_outer = _subprogram(body, "body", example)
+    _check_carry("while_loop", structure, leaves, step.structure, step.output_types)
+    results = bind(
+        while_p,
+        *test_outer,
+        *step_outer,
+        *leaves,
+        condition=_constants_first(test, len(test_outer)),
+        body=_constants_first(step, len(step_outer)),
+        constants=(len(test_outer), len(step_outer)),
+    )
+    return tree.unflatten(structure, results)
+
+
+def _check_carry(what: str, structure: Any, leaves: Sequence[Any], found: Any, types: Sequence[TensorType]) -> None:
+    """The body must return the carry that it was given: the same structure and types."""
+    if found != structure:
+        raise ShapeError(f"{what}: the carry goes in as {structure} and comes out as {found}{_place()}")
+    for position, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
+        if type_of(leaf) != type:
+            raise ShapeError(
+                f"{what}: leaf {position} of the carry goes in as {type_of(leaf)} and comes out as {type}{_place()}"
+            )
+
+
+def scan(
+    function: Callable[[Any, Any], tuple[Any, Any]],
+    initial: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """``carry, y = function(carry, x)`` for every slice of `xs` along its first axis; the last carry and all y stacked.
+
+    `initial` and `xs` are pytrees; with ``xs=None`` the function runs `length` times on None. With `reverse` the
+    slices are taken from the last to the first. The gradient stores what the backward steps need of each step.
+    """
+    carry, structure = _leaves(initial)
+    stacked, xs_structure = _leaves(xs)
+    count = _length(stacked, length)
+    found: list[Any] = []
+
+    def step(carry: Any, x: Any) -> Any:
+        result = function(carry, x)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TraceError(f"scan: the function must return (carry, y), found {type(result).__name__}{_place()}")
+        found.append(tree.structure(result[0]))
+        return result
+
+    slices = [x.with_shape(x.shape[1:]) for x in _types(stacked)]
+    body, outer = _subprogram(step, "step", _example(_types(carry), structure), _example(slices, xs_structure))
+    _check_carry("scan", structure, carry, found[0], body.output_types[: len(carry)])
+    parameters = {"counts": (len(outer), len(carry)), "length": count, "reverse": reverse}
+    results = bind(scan_p, *outer, *carry, *stacked, body=_constants_first(body, len(outer)), **parameters)
+    return tree.unflatten(body.structure, results)
+
+
+def _length(stacked: Sequence[Any], length: int | None) -> int:
+    sizes = {x.shape[0] if x.ndim else None for x in stacked} | ({length} if length is not None else set())
+    if len(sizes) != 1 or None in sizes:
+        listed = ", ".join(map(str, _types(stacked)))
+        raise ShapeError(f"scan: inputs with one number of slices are needed, found {listed}, length={length}{_place()}")
+    return int(sizes.pop() or 0)
+
+
+def fori_loop(start: Any, stop: Any, body: Callable[[Any, Any], Any], initial: Any) -> Any:
+    """``for i in range(start, stop): carry = body(i, carry)``, with `i` an i32 scalar.
+
+    With Python integers as bounds the loop is a `scan` and has a reverse mode; with computed bounds it is a
+    `while_loop` and has none.
+    """
+    if isinstance(start, int) and isinstance(stop, int):
+        steps = ops.arange(start, max(start, stop))
+        return scan(lambda carry, i: (body(i, carry), None), initial, steps)[0]
+    first, last = ops.convert(as_tensor(start), "i32"), ops.convert(as_tensor(stop), "i32")
+    _, result = while_loop(
+        lambda state: state[0] < last, lambda state: (state[0] + 1, body(state[0], state[1])), (first, initial)
+    )
+    return result
+
+
+def map(function: Callable[[Any], Any], xs: Any) -> Any:
+    """`function` of every slice of the pytree `xs` along its first axis, one after the other; the results stacked."""
+    return scan(lambda carry, x: (carry, function(x)), (), xs)[1]

@@ -1,0 +1,118 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.optim.decay import Mask, everything
+from antegrad.optim.optimizer import (
+    Optimizer,
+    Schedule,
+    State,
+    labelled,
+    map_leaves,
+    moments,
+    no_updates_yet,
+    rate_at,
+    rate_report,
+    wide,
+)
+
+
+def adam(learning_rate: float | Schedule, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Optimizer:
+    """Adam, with bias correction. With g the gradient and t = 1 for the first update::
+
+        m = b1 * m + (1 - b1) * g           v = b2 * v + (1 - b2) * g * g
+        p -= learning_rate * (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps)
+
+    The state is ``{"count", "m", "v"}``; both moments are f32 for 16-bit parameters. Source: Kingma and Ba, "Adam: a
+    method for stochastic optimization" (2015), algorithm 1, in the order of operations of its section 2: the
+    corrections are scalars that are computed once a step. The same steps as ``torch.optim.Adam`` and ``optax.adam``.
+
+    Arguments:
+      learning_rate: a number, or a function of the number of updates done (see `antegrad.optim.schedules`).
+      b1, b2: decay of the first and of the second moment, each in [0, 1).
+      eps: added to the root of the corrected second moment, > 0.
+    Raises `ValueError` for a number outside its range.
+    """
+    return _adam("adam", learning_rate, b1, b2, eps, 0.0, None)
+
+
+def adamw(
+    learning_rate: float | Schedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    mask: Mask | None = None,
+) -> Optimizer:
+    """`adam` with decoupled weight decay: the step also takes ``learning_rate * weight_decay * p`` off, with the old p.
+
+    Source: Loshchilov and Hutter, "Decoupled weight decay regularization" (2019), with the decay scaled by the learning
+    rate as in ``torch.optim.AdamW`` and ``optax.adamw``.
+
+    Arguments:
+      mask: ``mask(path, parameter) -> bool``, whether a parameter decays; None for all, as in torch. `decay_matrices`
+        leaves biases and gains alone; `decay_report` prints what a mask does.
+    """
+    return _adam("adamw", learning_rate, b1, b2, eps, weight_decay, mask)
+
+
+def _adam(
+    kind: str,
+    learning_rate: float | Schedule,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    mask: Mask | None,
+) -> Optimizer:
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps > 0):
+        raise ValueError(f"{kind}: b1 and b2 must be in [0, 1) and eps above 0, found {b1!r}, {b2!r} and {eps!r}")
+    decays = mask or everything
+
+    def init(parameters: Any) -> State:
+        return {"count": no_updates_yet(), "m": moments(kind, parameters), "v": moments(kind, parameters)}
+
+    def update(gradients: Any, state: State, parameters: Any) -> tuple[Any, State]:
+        rate = rate_at(learning_rate, state["count"])
+        count = ops.name(ops.add(state["count"], 1), "count")
+        scales: dict[np.dtype, tuple[Any, Any]] = {}
+
+        def step(path: str, parameter: Any, gradient: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+            if m.dtype not in scales:
+                scales[m.dtype] = _scales(count, rate, b1, b2, eps, m.dtype)
+            step_size, floor = scales[m.dtype]
+            gradient = ops.convert(gradient, m.dtype)
+            m = labelled(ops.add(ops.multiply(m, b1), ops.multiply(gradient, 1 - b1)), "m", path)
+            v = labelled(ops.add(ops.multiply(v, b2), ops.multiply(ops.square(gradient), 1 - b2)), "v", path)
+            change = ops.divide(ops.multiply(m, step_size), ops.add(ops.sqrt(v), floor))
+            if weight_decay and decays(path, parameter):
+                change = ops.subtract(change, ops.multiply(wide(parameter), ops.multiply(rate, weight_decay)))
+            return labelled(change, "update", path), m, v
+
+        trees = {"parameters": parameters, "gradients": gradients, "m": state["m"], "v": state["v"]}
+        updates, m, v = map_leaves(kind, step, **trees)
+        return updates, {"count": count, "m": m, "v": v}
+
+    return Optimizer(kind, init, update, rate_report(learning_rate))
+
+
+def _scales(count: Any, rate: Any, b1: float, b2: float, eps: float, dtype: np.dtype) -> tuple[Any, Any]:
+    """The two numbers that make ``m * step_size / (sqrt(v) + floor)`` the bias-corrected step.
+
+    ``m / c1 / (sqrt(v / c2) + eps)`` is ``m * (sqrt(c2) / c1) / (sqrt(v) + eps * sqrt(c2))``.
+    """
+    steps = ops.convert(count, dtype)
+    root = ops.name(ops.sqrt(_correction(steps, b2)), "root")
+    step_size = ops.divide(ops.multiply(root, -1.0 * rate), _correction(steps, b1))
+    return ops.name(step_size, "step_size"), ops.name(ops.multiply(root, eps), "floor")
+
+
+def _correction(steps: Any, beta: float) -> Any:
+    """``1 - beta ** steps``, by `expm1`: in f32 the difference itself keeps four digits of 1 - 0.999."""
+    return ops.negative(ops.expm1(ops.multiply(steps, math.log(beta) if beta else -math.inf)))

@@ -1,0 +1,129 @@
+"""`from_python`: a printed module, edited or not, traced back into a Program."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from antegrad import flow, ops
+from antegrad.capture import capture
+from antegrad.errors import ProgramError
+from antegrad.ir.primitive import REGISTRY
+from antegrad.ir.program import Program
+from antegrad.ir.types import TensorType, spec
+from antegrad.render.python import helper_name
+
+
+def from_python(source: str | Path) -> Program:
+    """The Program of the last function in a printed module, given as its path or its text.
+
+    The types of the inputs are read from the docstring of that function, which `Program.python` writes. NumPy calls
+    in the text are traced; helpers that nobody edited become the primitives that they stand for. Raises
+    `ProgramError` when the text has no such function or docstring, `ShapeError` and `TraceError` with the line of the
+    text for what cannot be traced.
+    """
+    text, filename = _read(source)
+    functions = [node for node in ast.parse(text, filename).body if isinstance(node, ast.FunctionDef)]
+    if not functions:
+        raise ProgramError(f"{filename} defines no function: expected the text that program.python() gives")
+    main = functions[-1]
+    inputs = _inputs(main, filename)
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"__name__": main.name}
+    exec(compile(text, filename, "exec"), namespace)  # the user's own file, as an import would run it
+    namespace["np"] = _TracedNumPy()
+    namespace.update(_traced_helpers(functions))
+    program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
+    return replace(program, input_names=(*(name for name, _ in inputs), *program.input_names[len(inputs) :]))
+
+
+def _read(source: str | Path) -> tuple[str, str]:
+    if isinstance(source, Path) or "\n" not in source:
+        path = Path(source)
+        return path.read_text(), str(path)
+    return source, "<edited program>"
+
+
+def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]]:
+    """Name and type of every parameter, from lines such as ``w0: f32[2,16]  (0.w)`` in the docstring."""
+    documented = {}
+    for line in (ast.get_docstring(main) or "").splitlines():
+        found = re.match(r"\s*(\w+): (\w+)\[([\d,]*)\](?:  \(([^,)]*))?", line)
+        if found and found[1] not in documented:
+            shape = tuple(int(size) for size in found[3].split(",") if size)
+            name = found[4] if found[4] and found[4] != "captured" else found[1]
+            documented[found[1]] = (name, spec(shape, found[2]))
+    missing = [argument.arg for argument in main.args.args if argument.arg not in documented]
+    if missing:
+        raise ProgramError(
+            f"{filename}: the docstring of {main.name} gives no type for {', '.join(missing)}; "
+            "expected lines such as 'x: f32[512,2]' under 'Inputs:'"
+        )
+    return [documented[argument.arg] for argument in main.args.args]
+
+
+class _TracedNumPy:
+    """NumPy, but arrays made from nothing are equations instead of embedded data."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def zeros(self, shape: Any, dtype: Any) -> Any:
+        return ops.zeros(shape, dtype)
+
+    def full(self, shape: Any, number: Any, dtype: Any) -> Any:
+        return ops.full(shape, number, dtype)
+
+    def arange(self, count: int, dtype: Any) -> Any:
+        return ops.arange(count, dtype=dtype)
+
+
+def _traced_helpers(functions: list[ast.FunctionDef]) -> dict[str, Callable[..., Any]]:
+    """The primitives behind the helpers in the text; an edited helper is left as it is, and traced."""
+    written = {function.name: ast.dump(function) for function in functions}
+    traced: dict[str, Callable[..., Any]] = {}
+    for primitive in REGISTRY.values():
+        stand_ins = primitive.traced_helpers()
+        for helper in primitive.helpers:
+            name = helper_name(helper)
+            stock = ast.parse(textwrap.dedent(inspect.getsource(helper))).body[0]
+            assert isinstance(stock, ast.FunctionDef)
+            stock.name = name
+            if written.get(name) == ast.dump(stock):
+                traced[name] = _CONTROL.get(name) or stand_ins[helper.__name__]
+    return traced
+
+
+def _scan(body: Any, constants: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, ...]:
+    count = len(carry)
+
+    def step(state: Any, slices: Any) -> Any:
+        results = body(*constants, *state, *slices)
+        return tuple(results[:count]), tuple(results[count:])
+
+    final, stacked = flow.scan(step, tuple(carry), tuple(xs), length=length, reverse=reverse)
+    return (*final, *stacked)
+
+
+def _while_loop(condition: Any, body: Any, condition_constants: Any, body_constants: Any, carry: Any) -> tuple:
+    return flow.while_loop(
+        lambda state: condition(*condition_constants, *state)[0],
+        lambda state: tuple(body(*body_constants, *state)),
+        tuple(carry),
+    )
+
+
+def _cond(index: Any, branches: Any, operands: Any) -> tuple[Any, ...]:
+    return flow.switch(index, branches, *operands)
+
+
+_CONTROL: dict[str, Callable[..., Any]] = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}

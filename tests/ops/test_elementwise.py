@@ -1,0 +1,78 @@
+"""Elementwise operations: values, gradients and second derivatives, by element type and by shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from antegrad import ops
+from tests.ops.certification import Case, cases, check_derivatives, check_forward
+from tests.support import COMPOSED, EXACT
+
+
+def unary(name: str, low: float, high: float, **options: Any) -> list[Case]:
+    """One function within [low, high]: every float type, and f32 in the shapes that break code."""
+    shapes = ["F[3,5]", "f32[]", "f32[0]", "f32[1]", "f32[7]", "f32[2,0,3]"]
+    return [case for shape in shapes for case in cases(name, f"{shape}:{low}:{high}", **options)]
+
+
+def binary(name: str, first: str = "-2:2", second: str = "-2:2", **options: Any) -> list[Case]:
+    """Two operands within their bounds: every float type, and f32 broadcast in every direction."""
+    shapes = ["F[3,5] F[3,5]", "f32[] f32[]", "f32[0] f32[1]", "f32[4,1] f32[3]", "f32[2,3] f32[]", "f32[] f32[2,1]"]
+    shapes += ["f32[1,0] f32[3,1]", "f64[2,1,3] f64[4,1]"]
+    bounds = (first, second)
+    return [
+        case
+        for shape in shapes
+        for case in cases(name, *(f"{s}:{b}" for s, b in zip(shape.split(), bounds, strict=True)), **options)
+    ]
+
+
+CASES = [
+    *binary("add", bound=EXACT),
+    *binary("subtract", bound=EXACT),
+    *binary("multiply", bound=EXACT),
+    *binary("divide", second="0.5:2", bound=EXACT),
+    *binary("mul_no_nan", jax=jnp.multiply, bound=EXACT),
+    *binary("maximum", bound=EXACT),
+    *binary("minimum", bound=EXACT),
+    *binary("arctan2"),
+    *binary("power", first="0.5:2"),
+    *binary("truncated_remainder", first="-9:9", second="0.5:2", jax=jax.lax.rem, bound=EXACT),
+    *binary("remainder", first="-9:9", second="0.5:2", bound=EXACT),
+    *binary("floor_divide", first="-9:9", second="0.5:2", bound=EXACT, derivative=False),
+    *unary("negative", -2, 2, bound=EXACT),
+    *unary("abs", -2, 2, bound=EXACT),
+    *unary("sign", -2, 2, bound=EXACT),
+    *unary("square", -2, 2, bound=EXACT),
+    *unary("reciprocal", 0.5, 2, bound=EXACT),
+    *unary("relu", -2, 2, jax=jax.nn.relu, bound=EXACT),
+    *unary("exp", -5, 5),
+    *unary("expm1", -2, 2),
+    *unary("log", 0.1, 9),
+    *unary("log1p", -0.9, 9),
+    *unary("sqrt", 0.1, 9, bound=EXACT),
+    *unary("rsqrt", 0.1, 9, jax=jax.lax.rsqrt),
+    *unary("cbrt", 0.1, 9),
+    *unary("sin", -7, 7),
+    *unary("cos", -7, 7),
+    *unary("tan", -1.4, 1.4),
+    *unary("tanh", -4, 4),
+    *unary("sigmoid", -9, 9, jax=jax.nn.sigmoid),
+    *unary("floor", -9, 9, bound=EXACT),
+    *unary("ceil", -9, 9, bound=EXACT),
+    *unary("round", -9, 9, bound=EXACT),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Case) -> None:
+    check_forward(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.derivative], ids=str)
+def test_derivatives(case: Case) -> None:
+    check_derivatives(case)

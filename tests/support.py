@@ -1,0 +1,131 @@
+"""What tests of many families share: devices, arrays from a short text, and comparison in units in the last place."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from antegrad import tree
+from antegrad.ir.program import Program
+from antegrad.ir.types import DTYPES, SHORT_NAMES, is_float
+from antegrad.runtime import host
+
+EXACT, FUNCTION, COMPOSED = "exact", "function", "composed"
+ULPS: dict[str, dict[str, float]] = {
+    EXACT: {"f64": 0.5, "f32": 0.5, "bf16": 0.5, "f16": 0.5},
+    FUNCTION: {"f64": 4, "f32": 4, "bf16": 0.51, "f16": 0.51},
+    COMPOSED: {"f64": 16, "f32": 16, "bf16": 2, "f16": 2},
+}
+"""Allowed distance from the true value, in units in the last place (ulp) of the result.
+
+EXACT is correctly rounded. FUNCTION is one call of a function library in the working precision, f32 for 16-bit floats
+and then rounded once. COMPOSED is a chain of such steps, each of which rounds.
+"""
+
+GRADIENT_EPS: dict[str, float] = {"f64": 16, "f32": 16, "bf16": 4, "f16": 4}
+"""Allowed error of a gradient in machine epsilons, relative to its largest element."""
+
+DIFFERENCE = 1e-9
+"""Allowed error of an f64 gradient against finite differences of fourth order, relative to its largest element."""
+
+
+def devices() -> tuple[str, ...]:
+    """The devices on which programs are certified: the host, and XLA on the CPU."""
+    return ("host", "cpu") if find_spec("antegrad.runtime.xla") else ("host",)
+
+
+def run(program: Program, arrays: Sequence[Any], device: str) -> list[np.ndarray]:
+    """The outputs of `program` on `device`, in a flat list."""
+    if device == "host":
+        return list(host.run(program, [*(np.asarray(array) for array in arrays), *program.captured]))
+    return [np.asarray(output) for output in tree.leaves(program.run(*arrays, device=device))]
+
+
+_OPERAND = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?::(?P<low>[^:]+):(?P<high>.+))?")
+
+
+def array(text: str, seed: str = "") -> np.ndarray:
+    """Random values as `text` says: ``f32[3,4]`` within -2 to 2, ``f32[3,4]:0.5:2`` within other bounds.
+
+    Integers lie within -9 to 9 (0 to 9 for unsigned ones), both ends included. The same text and seed give the same
+    values.
+    """
+    match = _OPERAND.fullmatch(text)
+    assert match, f"{text!r} is not dtype[shape] or dtype[shape]:low:high"
+    dtype = DTYPES[match["dtype"]]
+    shape = tuple(int(size) for size in match["shape"].split(",") if size)
+    rng = np.random.default_rng(zlib.crc32(f"{text} {seed}".encode()))
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if is_float(dtype):
+        return rng.uniform(float(match["low"] or -2), float(match["high"] or 2), shape).astype(dtype)
+    lowest = 0 if dtype.kind == "u" else -9
+    return rng.integers(int(match["low"] or lowest), int(match["high"] or 9), shape, endpoint=True).astype(dtype)
+
+
+def unit(truth: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The unit in the last place of `dtype` at each (finite) f64 value."""
+    info = ml_dtypes.finfo(dtype)
+    _, exponent = np.frexp(truth)
+    return np.ldexp(1.0, np.maximum(exponent - 1, info.minexp) - info.nmant)
+
+
+def ulps(actual: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Distance of each element of a float array from an f64 value, in ulps of the array's type.
+
+    Equal infinities and two NaN have the distance 0; a finite number and one that is not are infinitely far apart,
+    unless the finite true value rounds to that infinity.
+    """
+    with np.errstate(all="ignore"):
+        rounded = truth.astype(actual.dtype).astype(np.float64)
+        wide = actual.astype(np.float64)
+        same = (wide == rounded) & ~np.isfinite(rounded) | np.isnan(wide) & np.isnan(rounded)
+        distance = np.abs(wide - truth) / unit(np.where(np.isfinite(truth), truth, 0), actual.dtype)
+    return np.where(same, 0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def assert_within(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str) -> None:
+    """Every element of `actual` within `allowed` ulps of the f64 array `truth`."""
+    distance = ulps(actual, truth)
+    assert_below(distance, allowed, "ulp", actual, truth, what)
+
+
+def assert_close(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str) -> None:
+    """Every element of `actual` within `allowed`, relative to the largest element of `truth`."""
+    largest = np.max(np.abs(truth), initial=0)
+    distance = np.abs(actual.astype(np.float64) - truth) / (largest or 1)
+    assert_below(distance, allowed, "of the largest element", actual, truth, what)
+
+
+def assert_below(
+    distance: np.ndarray, allowed: float, unit: str, actual: np.ndarray, truth: np.ndarray, what: str
+) -> None:
+    wrong = ~(distance <= allowed)
+    if wrong.any():
+        worst = np.unravel_index(np.argmax(np.where(np.isnan(distance), np.inf, distance)), distance.shape)
+        raise AssertionError(
+            f"{what}: {wrong.sum()} of {wrong.size} elements are off; at {tuple(map(int, worst))} found "
+            f"{actual[worst]}, expected {truth[worst]}: {distance[worst]:.3g} {unit}, allowed {allowed:.3g}"
+        )
+
+
+def assert_same_bits(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Equal types, shapes and bits; NaN equals NaN."""
+    found, wanted = describe(actual), describe(expected)
+    assert found == wanted, f"{what}: found {found}, expected {wanted}"
+    numbers = is_float(actual.dtype)
+    same = (actual == expected) | (numbers & (actual != actual) & (expected != expected))
+    if numbers:
+        same &= (np.signbit(actual) == np.signbit(expected)) | (actual != actual)
+    assert same.all(), f"{what}: found\n{actual}\nexpected\n{expected}"
+
+
+def describe(array: np.ndarray) -> str:
+    """``f32[3,4]``."""
+    return f"{SHORT_NAMES[array.dtype]}[{','.join(map(str, array.shape))}]"
