@@ -47,19 +47,24 @@ def run(program: Program, arrays: Sequence[Any], device: str) -> list[np.ndarray
     return [np.asarray(output) for output in tree.leaves(program.run(*arrays, device=device))]
 
 
-_OPERAND = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?::(?P<low>[^:]+):(?P<high>.+))?")
+_OPERAND = re.compile(r"(?P<dtype>\w+)(?:{(?P<values>.*)})?(?:\[(?P<shape>[\d,]*)\])?(?::(?P<low>[^:]+):(?P<high>.+))?")
 
 
 def array(text: str, seed: str = "") -> np.ndarray:
-    """Random values as `text` says: ``f32[3,4]`` within -2 to 2, ``f32[3,4]:0.5:2`` within other bounds.
+    """An array as `text` says.
 
-    Integers lie within -9 to 9 (0 to 9 for unsigned ones), both ends included. The same text and seed give the same
-    values.
+    ``f32[3,4]`` holds random values within -2 to 2, ``f32[3,4]:0.5:2`` within other bounds; integers lie within -9 to
+    9 (0 to 9 for unsigned ones), both ends included. The same text and seed give the same values. ``f32{0 -0 nan}``
+    holds the values listed, and ``f32{0 -0 nan}[3,1]`` holds them in a shape; max, min (the lowest) and tiny (the
+    smallest normal number) are those of the type.
     """
     match = _OPERAND.fullmatch(text)
-    assert match, f"{text!r} is not dtype[shape] or dtype[shape]:low:high"
+    assert match, f"{text!r} is not dtype[shape], dtype[shape]:low:high, dtype{{values}} or dtype{{values}}[shape]"
     dtype = DTYPES[match["dtype"]]
-    shape = tuple(int(size) for size in match["shape"].split(",") if size)
+    shape = tuple(int(size) for size in (match["shape"] or "").split(",") if size)
+    if match["values"] is not None:
+        listed = np.array([_number(word, dtype) for word in match["values"].split()], dtype)
+        return listed.reshape(shape) if match["shape"] is not None else listed
     rng = np.random.default_rng(zlib.crc32(f"{text} {seed}".encode()))
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -67,6 +72,13 @@ def array(text: str, seed: str = "") -> np.ndarray:
         return rng.uniform(float(match["low"] or -2), float(match["high"] or 2), shape).astype(dtype)
     lowest = 0 if dtype.kind == "u" else -9
     return rng.integers(int(match["low"] or lowest), int(match["high"] or 9), shape, endpoint=True).astype(dtype)
+
+
+def _number(word: str, dtype: np.dtype) -> Any:
+    """A number of `dtype` as it stands between braces."""
+    if word in ("max", "min", "tiny"):
+        return getattr(ml_dtypes.finfo(dtype) if is_float(dtype) else np.iinfo(dtype), word)
+    return float(word) if is_float(dtype) else int(word)
 
 
 def unit(truth: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -90,9 +102,12 @@ def ulps(actual: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.where(same, 0, np.where(np.isnan(distance), np.inf, distance))
 
 
-def assert_within(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str) -> None:
-    """Every element of `actual` within `allowed` ulps of the f64 array `truth`."""
+def assert_within(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str, signs: bool = False) -> None:
+    """Every element of `actual` within `allowed` ulps of the f64 array `truth`; with `signs`, zeros of one sign."""
     distance = ulps(actual, truth)
+    if signs:
+        zeros = (actual == 0) & (truth == 0)
+        distance = np.where(zeros & (np.signbit(actual) != np.signbit(truth)), np.inf, distance)
     assert_below(distance, allowed, "ulp", actual, truth, what)
 
 

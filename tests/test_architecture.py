@@ -21,7 +21,7 @@ CORE = {"errors", "tree", "ir"}
 TRACING = CORE | {"ops", "capture"}
 PROGRAMS = TRACING | {"flow", "autodiff", "passes"}
 DEVICES = PROGRAMS | {"render", "runtime", "random"}
-MODELS = DEVICES | {"nn", "optim", "data"}
+MODELS = DEVICES | {"nn", "optim", "losses", "data"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "random": PROGRAMS | {"render", "runtime"},
     "nn": MODELS,
     "optim": MODELS,
+    "losses": MODELS,
     "data": MODELS,
     "checkpoint": MODELS,
     "train": MODELS | {"checkpoint", "parallel"},

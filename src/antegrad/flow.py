@@ -13,6 +13,7 @@ from typing import Any
 from antegrad import ops, tree
 from antegrad.capture import trace
 from antegrad.errors import DTypeError, ShapeError, TraceError
+from antegrad.ir.names import identifier
 from antegrad.ir.program import Program, Value
 from antegrad.ir.types import TensorType, type_of
 from antegrad.ops.control import cond_p, scan_p, while_p
@@ -39,6 +40,12 @@ def _subprogram(function: Callable[..., Any], name: str, *examples: Any) -> tupl
     traced = trace(function, *examples, name=name)
     outer = list(traced.captured or traced.program.captured)
     return replace(traced.program, captured=()), outer
+
+
+def _name(function: Callable[..., Any], fallback: str) -> str:
+    """What to call the sub-program of `function`; a lambda has no name of its own."""
+    name = getattr(function, "__name__", fallback)
+    return identifier(name) if name.isidentifier() else fallback
 
 
 def _reordered(program: Program, order: Sequence[int]) -> Program:
@@ -78,7 +85,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
     leaves, structure = _leaves(operands)
     example = _example(_types(leaves), structure)
-    captured = [_subprogram(branch, f"branch_{i}", *example) for i, branch in enumerate(branches)]
+    captured = [_subprogram(branch, _name(branch, f"branch_{i}"), *example) for i, branch in enumerate(branches)]
     structures = {str(program.structure) for program, _ in captured}
     if len(structures) > 1:
         raise ShapeError(f"cond: the branches return different structures: {' and '.join(sorted(structures))}{_place()}")
@@ -111,8 +118,8 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     """
     leaves, structure = _leaves(initial)
     example = _example(_types(leaves), structure)
-    test, test_outer = _subprogram(condition, "condition", example)
-    step, step_outer = _subprogram(body, "body", example)
+    test, test_outer = _subprogram(condition, _name(condition, "condition"), example)
+    step, step_outer = _subprogram(body, _name(body, "body"), example)
     _check_carry("while_loop", structure, leaves, step.structure, step.output_types)
     results = bind(
         while_p,
@@ -162,7 +169,7 @@ def scan(
         return result
 
     slices = [x.with_shape(x.shape[1:]) for x in _types(stacked)]
-    body, outer = _subprogram(step, "step", _example(_types(carry), structure), _example(slices, xs_structure))
+    body, outer = _subprogram(step, _name(function, "step"), _example(_types(carry), structure), _example(slices, xs_structure))
     _check_carry("scan", structure, carry, found[0], body.output_types[: len(carry)])
     parameters = {"counts": (len(outer), len(carry)), "length": count, "reverse": reverse}
     results = bind(scan_p, *outer, *carry, *stacked, body=_constants_first(body, len(outer)), **parameters)

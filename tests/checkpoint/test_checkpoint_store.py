@@ -225,6 +225,14 @@ def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert events == ["flush file", "rename", "flush directory"]
 
 
+def test_new_directories_are_flushed_into_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
+    save(tmp_path / "a" / "b" / "run.safetensors", OLD)
+    for directory in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
+        assert directory.stat().st_ino in flushed
+
+
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     with monkeypatch.context() as patched:

@@ -60,15 +60,22 @@ class Case:
     out: str | None = None
     sequence: bool = False
     derivative: bool = True
+    differences: bool = True
     wide: bool = True
+    signs: bool = False
 
     def __str__(self) -> str:
         params = ",".join(f"{key}={value}" for key, value in self.params.items())
-        return "-".join(filter(None, [self.name, "_".join(self.operands), params])).replace(" ", "")
+        return "-".join(filter(None, [self.name, "_".join(self.operands), params])).replace(" ", ",")
 
     @cached_property
     def arrays(self) -> list[np.ndarray]:
         return [array(text, f"{self.name} {i}") for i, text in enumerate(self.operands)]
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether `check_derivatives` applies."""
+        return self.derivative and bool(self.floats) and self.out in (None, *GROUPS["F"])
 
     @property
     def floats(self) -> list[int]:
@@ -96,22 +103,29 @@ def cases(
     out: str | None = None,
     sequence: bool = False,
     derivative: bool = True,
+    differences: bool = True,
     wide: bool = True,
+    signs: bool = False,
     **params: Any,
 ) -> list[Case]:
     """The cases of one line: operation `name` on `operands` such as ``F[3,4]:0.5:2``, for each type that F stands for.
 
     `of` and `jax` are the functions to compare, by default `name` in `antegrad.ops` and in `jax.numpy`. `bound` is a
-    row of `ULPS`; `out` the element type of the results where it is not that of the first operand; `sequence` passes
-    the operands as one list; `wide` lets JAX compute in f64; `params` go to both functions.
+    row of `ULPS`; `out` the element type of the results (a letter too) where it is not that of the first operand;
+    `sequence` passes the operands as one list; `derivative` and `differences` say whether there is a derivative, and
+    one that finite differences can see; `wide` lets JAX compute in f64; `signs` compares the signs of zeros; `params` go to both functions.
     """
     letters = {text[0] for text in operands if text[0] in GROUPS}
     assert len(letters) <= 1, f"{name}: one letter for element types a line, found {letters}"
     function, reference = of or getattr(ops, name), jax or getattr(jnp, name)
-    expanded = [operands]
+    flags = (sequence, derivative, differences, wide, signs)
+    expanded = [(operands, out)]
     for letter in letters:
-        expanded = [tuple(dtype + t[1:] if t[0] == letter else t for t in operands) for dtype in GROUPS[letter]]
-    return [Case(name, o, params, function, reference, bound, out, sequence, derivative, wide) for o in expanded]
+        expanded = [
+            (tuple(dtype + t[1:] if t[0] == letter else t for t in operands), dtype if out == letter else out)
+            for dtype in GROUPS[letter]
+        ]
+    return [Case(name, texts, params, function, reference, bound, dtype, *flags) for texts, dtype in expanded]
 
 
 def in_f64(function: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
@@ -132,14 +146,15 @@ def check_forward(case: Case) -> None:
         for result, expected, early in zip(results, truth, at_once, strict=True):
             if device == "host":
                 assert_same_bits(result, early, "host against at once")
-            _check_result(result, expected, dtype, case.bound, device)
+            _check_result(case, result, expected, dtype, device)
 
 
-def _check_result(result: np.ndarray, expected: np.ndarray, dtype: np.dtype, bound: str, device: str) -> None:
+def _check_result(case: Case, result: np.ndarray, expected: np.ndarray, dtype: np.dtype, device: str) -> None:
     assert result.shape == expected.shape, f"{device}: found shape {result.shape}, expected {expected.shape}"
     assert result.dtype == dtype, f"{device}: found {result.dtype}, expected {dtype}"
     if is_float(dtype):
-        assert_within(result, expected.astype(np.float64), ULPS[bound][SHORT_NAMES[dtype]], device)
+        allowed = ULPS[case.bound][SHORT_NAMES[dtype]]
+        assert_within(result, expected.astype(np.float64), allowed, device, case.signs)
     else:
         assert (result == expected).all(), f"{device}: found\n{result}\nexpected\n{expected}"
 
@@ -219,7 +234,7 @@ def check_derivatives(case: Case) -> None:
             what = f"{device}, derivative {order + 1} by operand {case.floats[operand]}"
             assert found.shape == expected.shape and found.dtype == dtype, f"{what}: found {describe(found)}"
             assert_close(found, expected, allowed, what)
-    if dtype == DTYPES["f64"]:
+    if case.differences and dtype == DTYPES["f64"]:
         check_differences(derivatives, first)
 
 

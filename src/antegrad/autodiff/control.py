@@ -193,7 +193,7 @@ class _Split:
         """Outputs of a backward step: cotangents of the carry, grown sums, cotangents of the slices."""
         tensor = {i: Tensor(env[value], builder) for i, value in gradients.items()}
         with tracing(builder):
-            builder.source = Source(backward=True)
+            builder.source = Source(part="backward")
             carry = [tensor.get(self.constants + i, _zeros(self.body.outputs[i])) for i in float_carries]
             grown = [Tensor(total, builder) + tensor[i] for i, total in zip(constant_in, sums, strict=True)]
             slices = [tensor[i] for i in self.wanted if i >= self.constants + self.carries]

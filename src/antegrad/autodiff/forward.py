@@ -33,7 +33,7 @@ def jvp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
     transform = Transform(pullback, cotangents)
     with tracing(transform.builder):
         transform.forward()
-        transform.builder.source = Source(backward=True)
+        transform.builder.source = Source(part="backward")
         gradients = pullback.outputs[count:]
         given = [transform.extra_input(v.type, f"t_{name}") for v, name in zip(wanted, names, strict=True)]
         seeds = {}

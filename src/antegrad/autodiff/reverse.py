@@ -44,7 +44,7 @@ def reverse(program: Program, wrt: Iterable[str] | None = None) -> Program:
     transform = Transform(program, wanted)
     with tracing(transform.builder):
         transform.forward()
-        transform.builder.source = Source(backward=True)
+        transform.builder.source = Source(part="backward")
         seed = ops.ones_like(transform.primals[program.outputs[0]])
         gradients = transform.backward({program.outputs[0]: seed})
         results = [transform.primals[value] for value in program.outputs]
@@ -137,7 +137,7 @@ class Transform:
             if all(cotangent is None for cotangent in incoming):
                 continue
             source = equation.source
-            self.builder.source = Source(source.file, source.line, source.layer, backward=True)
+            self.builder.source = Source(source.file, source.line, source.layer, "backward")
             for value, cotangent in zip(equation.outputs, incoming, strict=True):
                 self._label(cotangent, self.labels[value])
             self._accumulate(equation, pullback(incoming), cotangents)

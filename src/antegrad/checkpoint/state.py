@@ -157,10 +157,8 @@ def _take(
     model = {f"{prefix}{name}": kind for name, kind in expected.items()}
     what = "parameters" if prefix == PARAMETER else "optimizer state entries"
     names = check_fit(str(checkpoint.path), saved, model, what=what, strict=strict)
-    copies: dict[int, np.ndarray] = {}
-    for name in names:
-        if id(found[name]) not in copies:
-            copies[id(found[name])] = found[name].copy()
+    distinct = {id(found[name]): found[name] for name in names}
+    copies = {key: array.copy() for key, array in distinct.items()}
     return {name.removeprefix(prefix): copies[id(found[name])] for name in names}
 
 

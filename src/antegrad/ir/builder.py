@@ -28,13 +28,14 @@ class Builder:
         self.finished = False
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
+        self._taken: set[str] = set()
         self.equations: list[Equation] = []
         self.captures: dict[int, tuple[Value, Any]] = {}
         self.frames: dict[int, Any] = {}
 
     def input(self, type: TensorType, name: str) -> Value:
         """A new input, called `name`, or ``name_1`` and so on where that is taken."""
-        name = _free(name, self.input_names)
+        name = self._free(name)
         value = Value(type, name, declared=True)
         self.inputs.append(value)
         self.input_names.append(name)
@@ -61,10 +62,8 @@ class Builder:
         """The Program of what was collected; what it captured comes last among its inputs."""
         self.finished = True
         self.frames.clear()
-        names, outer = list(self.input_names), []
-        for value, captured in self.captures.values():
-            names.append(_free(value.name or "constant", names))
-            outer.append(captured)
+        names = [*self.input_names, *(self._free(value.name or "constant") for value, _ in self.captures.values())]
+        outer = self.captured_tensors
         return Program(
             name=name,
             inputs=(*self.inputs, *(value for value, _ in self.captures.values())),
@@ -81,10 +80,10 @@ class Builder:
         """What stands behind the trailing inputs, in their order."""
         return [outer for _, outer in self.captures.values()]
 
-
-def _free(name: str, taken: Sequence[str]) -> str:
-    candidate, number = name, 0
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    return candidate
+    def _free(self, name: str) -> str:
+        candidate, number = name, 0
+        while candidate in self._taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate

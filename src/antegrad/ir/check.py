@@ -29,14 +29,17 @@ def check(program: Program) -> None:
 
 
 def _check_equation(program: Program, number: int, equation: Equation, defined: set[Value]) -> None:
-    where = f"program {program.name}, equation {number} ({equation.primitive.name}; {equation.source})"
     for value in equation.inputs:
         if value not in defined:
-            raise ProgramError(f"{where} uses {value!r} before it is defined")
+            raise ProgramError(f"{_where(program, number, equation)} uses {value!r} before it is defined")
     for value in equation.outputs:
         if value in defined:
-            raise ProgramError(f"{where} defines {value!r} a second time")
+            raise ProgramError(f"{_where(program, number, equation)} defines {value!r} a second time")
     expected = equation.primitive.result_types(equation.input_types, equation.params)
     if expected != equation.output_types:
-        found = ", ".join(map(str, equation.output_types))
-        raise ProgramError(f"{where} gives {found}, but its type rule says {', '.join(map(str, expected))}")
+        found, right = (", ".join(map(str, types)) for types in (equation.output_types, expected))
+        raise ProgramError(f"{_where(program, number, equation)} gives {found}, but its type rule says {right}")
+
+
+def _where(program: Program, number: int, equation: Equation) -> str:
+    return f"program {program.name}, equation {number} ({equation.primitive.name}; {equation.source})"

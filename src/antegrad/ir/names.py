@@ -14,12 +14,11 @@ RESERVED = frozenset({"np", "bfloat16", *keyword.kwlist})
 
 
 def identifier(name: str) -> str:
-    """``x -> x``, ``0.w -> w0``, ``d_0.w -> d_w0``, ``blocks.3.w -> blocks_3_w``, ``lambda -> lambda_``."""
+    """``x -> x``, ``0.w -> w0``, ``d_0.w -> d_w0``, ``opt.m.0.w -> opt_m_w0``, ``lambda -> lambda_``."""
     adjoint = re.match(r"(d_)*", name)
     prefix = adjoint.group() if adjoint else ""
-    stem = name[len(prefix) :]
-    numbered = re.fullmatch(r"(\d+)\.([A-Za-z_]\w*)", stem)
-    stem = f"{numbered[2]}{numbered[1]}" if numbered else re.sub(r"\W+", "_", stem).strip("_") or "value"
+    stem = re.sub(r"(?:^|(?<=\.))(\d+)\.([A-Za-z_]\w*)$", r"\2\1", name[len(prefix) :])
+    stem = re.sub(r"\W+", "_", stem).strip("_") or "value"
     if stem[0].isdigit() and not prefix:
         stem = f"v{stem}"
     result = prefix + stem

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an equation comes from: the user's file and line, the layer path, and the half of the gradient."""
+    """Where an equation comes from: the user's file and line, the layer path, and the part of the training step."""
 
     file: str = ""
     line: int = 0
     layer: str = ""
-    backward: bool = False
+    part: str = "forward"
+    """``forward``, ``backward`` or ``update``."""
 
     @property
     def location(self) -> str:

@@ -57,5 +57,5 @@ def _param(value: Any) -> str:
 
 def _origin(equation: Equation) -> str:
     source = equation.source
-    parts = [part for part in (source.layer, source.location, "backward" if source.backward else "") if part]
+    parts = [part for part in (source.layer, source.location, source.part if source.part != "forward" else "") if part]
     return f"# {'  '.join(parts)}" if parts else ""

@@ -10,6 +10,8 @@ from antegrad.ops.shape import *
 from antegrad.ops.reduce import *
 from antegrad.ops.arrays import *
 from antegrad.ops.statistics import *
+from antegrad.ops.special import *
+from antegrad.ops.activation import *
 from antegrad.ops.linalg import *
 from antegrad.ops.einsum import *
 from antegrad.ops.index import *

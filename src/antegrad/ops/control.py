@@ -174,8 +174,10 @@ class Scan(Primitive):
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> tuple[str, ...]:
         constants, both = equation.params["counts"][0], sum(equation.params["counts"])
         count = TensorType((), I32)
-        stacked = equation.output_types[both - constants :]
-        initial = [emitter.splat(0, count), *operands[constants:both], *(emitter.splat(0, type) for type in stacked)]
+        buffers = [emitter.splat(0, type) for type in equation.output_types[both - constants :]]
+        if equation.params["length"] == 0:  # the loop body would slice inputs that have no slice
+            return (*operands[constants:both], *buffers)
+        initial = [emitter.splat(0, count), *operands[constants:both], *buffers]
         state = [emitter.fresh() for _ in initial]
         condition = _below(emitter, state[0], equation.params["length"])
         outer, emitter.lines = emitter.lines, []

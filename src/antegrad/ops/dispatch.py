@@ -27,6 +27,7 @@ Evaluator = Callable[[Primitive, Sequence[np.ndarray], dict[str, Any]], tuple[np
 class _Tracing(threading.local):
     builder: Builder | None = None
     layers: tuple[str, ...] = ()
+    part: str = "forward"
 
 
 _tracing = _Tracing()
@@ -73,6 +74,16 @@ def layer(path: str) -> Iterator[None]:
         yield
     finally:
         _tracing.layers = outer
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Within the block, equations belong to a part of the training step, such as ``update``."""
+    outer, _tracing.part = _tracing.part, name
+    try:
+        yield
+    finally:
+        _tracing.part = outer
 
 
 def bind(primitive: Primitive, *operands: Any, **params: Any) -> Any:
@@ -167,18 +178,22 @@ def apply(program: Program, operands: Sequence[Any]) -> tuple[Tensor, ...]:
 
 def here() -> Source:
     """The user's line and layer path from which the current call came."""
-    frame = _user_frame()
-    layers = ".".join(filter(None, _tracing.layers[-1:]))
-    return Source("", 0, layers) if frame is None else Source(frame.f_code.co_filename, frame.f_lineno, layers)
+    return _source_at(_user_frame())
+
+
+def _source_at(frame: FrameType | None) -> Source:
+    layer = _tracing.layers[-1] if _tracing.layers else ""
+    if frame is None:
+        return Source("", 0, layer, _tracing.part)
+    return Source(frame.f_code.co_filename, frame.f_lineno, layer, _tracing.part)
 
 
 def _locate(builder: Builder) -> Source:
     frame = _user_frame()
-    if frame is None:
-        return Source("", 0, _tracing.layers[-1] if _tracing.layers else "")
-    note_names(builder, frame)
-    builder.frames[id(frame)] = frame
-    return Source(frame.f_code.co_filename, frame.f_lineno, _tracing.layers[-1] if _tracing.layers else "")
+    if frame is not None:
+        note_names(builder, frame)
+        builder.frames[id(frame)] = frame
+    return _source_at(frame)
 
 
 def note_names(builder: Builder, frame: FrameType) -> None:

@@ -169,7 +169,7 @@ class TruncatedRemainder(Binary):
     stablehlo = "remainder"
 
     def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
-        quotient = (a - y) / b
+        quotient = ops.round((a - y) / b)
         return dy, mul_no_nan(-dy, quotient)
 
 
@@ -191,6 +191,13 @@ class Sign(Unary):
     stablehlo = "sign"
     accepts = ("float", "integer")
     differentiable = False
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        type = equation.output.type
+        if type.dtype.kind != "u":
+            return super().emit(emitter, equation, *operands)
+        # StableHLO has no sign of unsigned integers.
+        return emitter.op(f"stablehlo.minimum {operands[0]}, {emitter.splat(1, type)} : {tensor(type)}")
 
 
 class Abs(Unary):
@@ -313,7 +320,7 @@ def floor_divide(x: Any, y: Any) -> Any:
         return ops.floor(x / y)
     quotient = truncated_divide(x, y)
     rest = truncated_remainder(x, y)
-    return ops.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    return ops.where((rest != 0) & ((rest < 0) != (y < 0)) & (y != 0), quotient - 1, quotient)
 
 
 def remainder(x: Any, y: Any) -> Any:

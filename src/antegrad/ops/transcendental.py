@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from antegrad import ops
-
-from antegrad.ir.types import is_float
+from antegrad.ir.code import Code, fill
+from antegrad.ir.mlir import Emitter, tensor
+from antegrad.ir.program import Equation
+from antegrad.ir.types import accumulation_dtype, is_float
 from antegrad.ops.dispatch import as_tensor, bind
 from antegrad.ops.elementwise import Binary, Unary, mul_no_nan
 from antegrad.ops.promotion import harmonise
@@ -17,6 +19,24 @@ __all__ = [
     "arctan2", "cbrt", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "power", "round", "rsqrt", "sigmoid",
     "sin", "sqrt", "tan", "tanh",
 ]  # fmt: skip
+
+
+class Wide(Unary):
+    """Base of the functions that take several steps: 16-bit floats are computed in f32 and rounded once."""
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        dtype = equation.output.type.dtype
+        wide = accumulation_dtype(dtype)
+        template = self.numpy
+        if wide != dtype:
+            template = f"{template.replace('{x}', '{x}.astype({wide})')}.astype({{dtype}})"
+        return fill(template, ("x",), operands, {"wide": wide, "dtype": dtype})
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        type = equation.output.type
+        wide = type.with_dtype(accumulation_dtype(type.dtype))
+        operand = emitter.convert(operands[0], type, wide)
+        return emitter.convert(emitter.op(f"stablehlo.{self.stablehlo} {operand} : {tensor(wide)}"), wide, type)
 
 
 class Exp(Unary):
@@ -30,7 +50,7 @@ class Exp(Unary):
         return mul_no_nan(dy, y)
 
 
-class Expm1(Unary):
+class Expm1(Wide):
     """``e ** x - 1``, exact near 0."""
 
     numpy = "np.expm1({x})"
@@ -78,7 +98,7 @@ def rsqrt_helper(x):
     return np.ones_like(x) / np.sqrt(x)
 
 
-class Rsqrt(Unary):
+class Rsqrt(Wide):
     """``1 / sqrt(x)``."""
 
     numpy = "rsqrt_helper({x})"
@@ -150,7 +170,7 @@ def sigmoid_helper(x):
     return np.where(x >= 0, np.ones_like(x), small) / (np.ones_like(x) + small)
 
 
-class Sigmoid(Unary):
+class Sigmoid(Wide):
     """``1 / (1 + exp(-x))``."""
 
     numpy = "sigmoid_helper({x})"

@@ -18,7 +18,7 @@ from antegrad.optim.optimizer import (
     moments,
     no_updates_yet,
     rate_at,
-    rate_report,
+    rate_reading,
     wide,
 )
 
@@ -80,6 +80,7 @@ def _adam(
 
     def update(gradients: Any, state: State, parameters: Any) -> tuple[Any, State]:
         rate = rate_at(learning_rate, state["count"])
+        decay = ops.name(rate * weight_decay, "decay")
         count = ops.name(ops.add(state["count"], 1), "count")
         scales: dict[np.dtype, tuple[Any, Any]] = {}
 
@@ -92,24 +93,24 @@ def _adam(
             v = labelled(ops.add(ops.multiply(v, b2), ops.multiply(ops.square(gradient), 1 - b2)), "v", path)
             change = ops.divide(ops.multiply(m, step_size), ops.add(ops.sqrt(v), floor))
             if weight_decay and decays(path, parameter):
-                change = ops.subtract(change, ops.multiply(wide(parameter), ops.multiply(rate, weight_decay)))
+                change = ops.subtract(change, ops.multiply(wide(parameter), decay))
             return labelled(change, "update", path), m, v
 
         trees = {"parameters": parameters, "gradients": gradients, "m": state["m"], "v": state["v"]}
         updates, m, v = map_leaves(kind, step, **trees)
         return updates, {"count": count, "m": m, "v": v}
 
-    return Optimizer(kind, init, update, rate_report(learning_rate))
+    return Optimizer(kind, init, update, {"learning_rate": rate_reading(learning_rate)})
 
 
 def _scales(count: Any, rate: Any, b1: float, b2: float, eps: float, dtype: np.dtype) -> tuple[Any, Any]:
-    """The two numbers that make ``m * step_size / (sqrt(v) + floor)`` the bias-corrected step.
+    """The two numbers that make ``m * step_size / (sqrt(v) + floor)`` the bias-corrected step down.
 
     ``m / c1 / (sqrt(v / c2) + eps)`` is ``m * (sqrt(c2) / c1) / (sqrt(v) + eps * sqrt(c2))``.
     """
-    steps = ops.convert(count, dtype)
+    steps = ops.name(ops.convert(count, dtype), "t")
     root = ops.name(ops.sqrt(_correction(steps, b2)), "root")
-    step_size = ops.divide(ops.multiply(root, -1.0 * rate), _correction(steps, b1))
+    step_size = ops.divide(ops.multiply(root, -rate), _correction(steps, b1))
     return ops.name(step_size, "step_size"), ops.name(ops.multiply(root, eps), "floor")
 
 

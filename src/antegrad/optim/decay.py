@@ -27,7 +27,7 @@ def decay_matrices(path: str, parameter: Any) -> bool:
 
 
 def decay_report(parameters: Any, mask: Mask = decay_matrices) -> None:
-    """Print which of `parameters` decay under `mask` and which do not, by path and type, with the number of elements."""
+    """Print which of `parameters` decay under `mask` and which do not: path and type of each, and the totals."""
     named = tree.named_leaves(parameters)
     for title, wanted in (("weight decay", True), ("no weight decay", False)):
         group = {path: type_of(leaf) for path, leaf in named.items() if bool(mask(path, leaf)) is wanted}

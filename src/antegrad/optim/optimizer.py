@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from antegrad import ops, tree
@@ -17,9 +17,8 @@ Schedule = Callable[[Any], Any]
 State = dict[str, Any]
 
 
-def no_report(state: State) -> dict[str, Any]:
-    """The report of an optimizer that has nothing to say."""
-    return {}
+Reading = Callable[[State], Any]
+"""From the state to a scalar that is worth a log entry."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,15 @@ class Optimizer:
       update: ``update(gradients, state, parameters) -> (updates, state)``; `apply_updates` adds the updates to the
         parameters. Gradients have the structure and the shapes of the parameters; a `ShapeError` names the first that
         has not. For 16-bit parameters updates and state are f32 (see `apply_updates`).
-      report: ``report(state) -> {name: scalar}``, what there is to log: ``learning_rate`` is the rate of the update
-        that comes next, ``skipped`` counts the steps that were left out for gradients that are not finite.
+      readings: what there is to log, each a function of the state that gives a scalar: ``learning_rate``, the rate of
+        the update that comes next (f32), and ``skipped``, how many steps were left out for gradients that are not
+        finite (i32).
     """
 
     kind: str
     init: Callable[[Any], State]
     update: Callable[[Any, State, Any], tuple[Any, State]]
-    report: Callable[[State], dict[str, Any]] = no_report
+    readings: Mapping[str, Reading] = field(default_factory=dict)
 
 
 def apply_updates(parameters: Any, updates: Any) -> Any:
@@ -128,11 +128,11 @@ def rate_at(learning_rate: float | Schedule, count: Any) -> Any:
     return ops.name(learning_rate(count), "learning_rate") if callable(learning_rate) else learning_rate
 
 
-def rate_report(learning_rate: float | Schedule) -> Callable[[State], dict[str, Any]]:
-    """The report of an optimizer with a learning rate and a count."""
+def rate_reading(learning_rate: float | Schedule) -> Reading:
+    """The learning rate as a reading of a state with a count."""
 
-    def report(state: State) -> dict[str, Any]:
+    def reading(state: State) -> Any:
         rate = rate_at(learning_rate, state["count"])
-        return {"learning_rate": ops.full((), rate) if isinstance(rate, (int, float)) else rate}
+        return ops.full((), rate) if isinstance(rate, (int, float)) else rate
 
-    return report
+    return reading

@@ -14,7 +14,7 @@ from antegrad.optim.optimizer import (
     moments,
     no_updates_yet,
     rate_at,
-    rate_report,
+    rate_reading,
     wide,
 )
 
@@ -59,4 +59,4 @@ def sgd(learning_rate: float | Schedule, momentum: float = 0.0, nesterov: bool =
         updates, steps = map_leaves("sgd", heavy, **trees, momentum=state["momentum"])
         return updates, {"count": count, "momentum": steps}
 
-    return Optimizer("sgd", init, update, rate_report(learning_rate))
+    return Optimizer("sgd", init, update, {"learning_rate": rate_reading(learning_rate)})

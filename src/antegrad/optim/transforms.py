@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from antegrad import ops, tree
-from antegrad.optim.optimizer import Optimizer, State, global_norm, labelled, wide
+from antegrad.optim.optimizer import Optimizer, Reading, State, global_norm, labelled, map_leaves, wide
 
 
 def clip_by_global_norm(max_norm: float) -> Optimizer:
@@ -26,14 +28,19 @@ def clip_by_global_norm(max_norm: float) -> Optimizer:
         finite = ops.name(ops.isfinite(norm), "finite")
         scale = ops.name(ops.where(ops.greater(norm, max_norm), ops.divide(max_norm, norm), 1.0), "scale")
 
-        def clipped(gradient: Any) -> Any:
+        def clipped(path: str, gradient: Any) -> tuple[Any]:
             gradient = wide(gradient)
-            return ops.where(finite, ops.multiply(gradient, ops.convert(scale, gradient.dtype)), 0.0)
+            scaled = ops.multiply(gradient, ops.convert(scale, gradient.dtype))
+            return (labelled(ops.where(finite, scaled, 0.0), "clipped", path),)
 
+        (result,) = map_leaves("clip_by_global_norm", clipped, gradients=gradients)
         skipped = ops.add(state["skipped"], ops.convert(ops.logical_not(finite), "i32"))
-        return tree.map(clipped, gradients), {"skipped": ops.name(skipped, "skipped")}
+        return result, {"skipped": ops.name(skipped, "skipped")}
 
-    return Optimizer("clip_by_global_norm", lambda parameters: {"skipped": ops.zeros((), "i32")}, update, dict)
+    def init(parameters: Any) -> State:
+        return {"skipped": ops.zeros((), "i32")}
+
+    return Optimizer("clip_by_global_norm", init, update, {"skipped": itemgetter("skipped")})
 
 
 def clip_by_value(max_value: float) -> Optimizer:
@@ -61,8 +68,7 @@ def chain(*parts: Optimizer) -> Optimizer:
     """
     if not parts:
         raise ValueError("chain: at least one optimizer or transform is needed")
-    names = _unique([part.kind for part in parts])
-    members = dict(zip(names, parts, strict=True))
+    members = dict(zip(_unique([part.kind for part in parts]), parts, strict=True))
 
     def init(parameters: Any) -> State:
         return {name: part.init(parameters) for name, part in members.items()}
@@ -71,16 +77,38 @@ def chain(*parts: Optimizer) -> Optimizer:
         updates, new, skips = gradients, {}, {}
         for name, part in members.items():
             updates, new[name] = part.update(updates, state[name], parameters)
-            if "skipped" in (report := part.report(new[name])):
-                skips[name] = ops.not_equal(report["skipped"], part.report(state[name])["skipped"])
+            if (skipped := part.readings.get("skipped")) is not None:
+                skips[name] = ops.name(ops.not_equal(skipped(new[name]), skipped(state[name])), "skip")
         for name in members:
-            new[name] = _unless([skip for other, skip in skips.items() if other != name], state[name], new[name])
-        return _unless(list(skips.values()), tree.map(ops.zeros_like, updates), updates), new
+            new[name] = _kept([skip for other, skip in skips.items() if other != name], state[name], new[name])
+        return (_kept(list(skips.values()), tree.map(ops.zeros_like, updates), updates) if skips else updates), new
 
-    def report(state: State) -> dict[str, Any]:
-        reports = [part.report(state[name]) for name, part in members.items()]
-        merged = {key: value for found in reports for key, value in found.items()}
-        skipped = [found["skipped"] for found in reports if "skipped" in found]
-        return merged | ({"skipped": sum(skipped[1:], skipped[0])} if skipped else {})
+    return Optimizer("+".join(part.kind for part in parts), init, update, _merged_readings(members))
 
-    return Optimizer("+".join(part.kind for part in parts), init, update, report)
+
+def _unique(kinds: Sequence[str]) -> list[str]:
+    """The kinds with a number behind each one that stands there before."""
+    return [f"{kind}_{n}" if (n := kinds[: i + 1].count(kind)) > 1 else kind for i, kind in enumerate(kinds)]
+
+
+def _kept(skips: Sequence[Any], old: Any, new: Any) -> Any:
+    """The tree `old` if any of `skips` is true, else `new`."""
+    if not skips:
+        return new
+    skip = functools.reduce(ops.logical_or, skips)
+    return tree.map(lambda before, after: ops.where(skip, before, after), old, new)
+
+
+def _merged_readings(members: Mapping[str, Optimizer]) -> dict[str, Reading]:
+    """The readings of all parts from the state of the chain; their counts of skipped steps are added."""
+    readings: dict[str, Reading] = {}
+    for name, part in members.items():
+        for key, reading in part.readings.items():
+            own = functools.partial(lambda name, reading, state: reading(state[name]), name, reading)
+            earlier = readings.get(key) if key == "skipped" else None
+            readings[key] = own if earlier is None else _sum_of(earlier, own)
+    return readings
+
+
+def _sum_of(first: Reading, second: Reading) -> Reading:
+    return lambda state: ops.add(first(state), second(state))

@@ -18,10 +18,12 @@ from antegrad.ir.types import BF16
 from antegrad.ops.constant import constant
 from antegrad.ops.literals import filled_literal, scalar_literal
 from antegrad.ops.shape import aligned, broadcast_in_dim, transpose_p
+from antegrad.render.layout import LINE, broken, listed
 
 WIDTH = 76
 """The longest expression on one line; longer ones are cut into steps."""
 COMMENT_COLUMN = 56
+_MOST_TYPES = 3
 
 Shown = tuple[Code, tuple[int, ...]]
 """An operand as it is written, and the shape that NumPy sees there."""
@@ -85,7 +87,7 @@ class _Functions:
 class _Line:
     code: str
     comment: str
-    backward: bool
+    part: str
 
 
 @dataclass
@@ -115,9 +117,13 @@ class _Function:
         for equation in self.program.equations:
             self._write(equation)
         returned = [self._plain(value).text for value in self.program.outputs]
-        result = f"({returned[0]},)" if self.nested and len(returned) == 1 else ", ".join(returned) or "()"
-        head = f"def {self.name}({', '.join(self.parameters)}):"
-        return "\n".join([head, *self._docstring(), *self._body(), f"    return {result}"])
+        if self.nested and len(returned) == 1:
+            result = [f"    return ({returned[0]},)"]
+        else:
+            result = listed("    return (", returned, ")") if len(", ".join(returned)) > LINE - 11 else []
+            result = result or [f"    return {', '.join(returned) or '()'}"]
+        head = listed(f"def {self.name}(", self.parameters, "):")
+        return "\n".join([*head, *self._docstring(), *self._body(), *result])
 
     def _write(self, equation: Equation) -> None:
         """Give the results of `equation` a code: an expression to stand inside others, or a line and a name."""
@@ -158,7 +164,7 @@ class _Function:
         for output, name in zip(equation.outputs, names, strict=True):
             self.written[output] = _Written(Code(name))
         comment = _comment(equation, [*inside, equation])
-        self.lines.append(_Line(f"{target} = {code.text}" if names else code.text, comment, equation.source.backward))
+        self.lines.append(_Line(f"{target} = {code.text}" if names else code.text, comment, equation.source.part))
 
     def _name(self, value: Value) -> str:
         wish = value.name if value.name else self.wishes.get(value)
@@ -231,13 +237,15 @@ class _Function:
 
     def _body(self) -> list[str]:
         column = min(max((len(line.code) for line in self.lines), default=0), COMMENT_COLUMN)
-        has_backward = any(line.backward for line in self.lines)
-        out, section = [], None
+        parts = dict.fromkeys(line.part for line in self.lines)
+        out, section = [], "forward" if len(parts) == 1 else ""
         for line in self.lines:
-            if has_backward and line.backward != section:
-                section = line.backward
-                out.append(f"    # {'backward' if section else 'forward'}")
-            out.append(f"    {line.code:<{column}}  # {line.comment}")
+            if line.part != section:
+                section = line.part
+                out.append(f"    # {section}")
+            *above, last = broken(line.code)
+            out += above
+            out.append(f"    {last:<{column}}  # {line.comment}")
         return out
 
 
@@ -260,11 +268,17 @@ def _effective_uses(program: Program) -> dict[Value, int]:
 
 
 def _comment(equation: Equation, inside: Sequence[Equation]) -> str:
-    types = ", ".join(str(value.type) for value in equation.outputs)
-    layers = list(dict.fromkeys(inner.source.layer for inner in inside if inner.source.layer))
+    types = [str(value.type) for value in equation.outputs]
+    listed = ", ".join(types) if len(types) <= _MOST_TYPES else f"{len(types)} values"
+    layers = sorted({inner.source.layer for inner in inside if inner.source.layer}, key=_natural)
     layer = "-".join(dict.fromkeys([layers[0], layers[-1]])) if layers else ""
     source = next((inner.source for inner in reversed(inside) if inner.source.file), Source())
-    return "  ".join(part for part in (types, layer, source.location) if part)
+    return "  ".join(part for part in (listed, layer, source.location) if part)
+
+
+def _natural(layer: str) -> list[tuple[int, str]]:
+    """Sorts ``blocks.2`` before ``blocks.10``."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in layer.split(".")]
 
 
 provide("python", python)

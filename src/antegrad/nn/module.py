@@ -1,0 +1,171 @@
+"""Module: a model is a frozen dataclass, and a pytree of its arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, dataclass_transform
+
+from antegrad import tree
+from antegrad.errors import CheckpointError, NameMissing
+from antegrad.ir.types import type_of
+from antegrad.ops import dispatch
+
+_STATIC = "antegrad_static"
+
+
+def static(**keywords: Any) -> Any:
+    """A dataclass field that is part of the structure (a size, a flag, a function), not an array."""
+    return dataclasses.field(metadata={_STATIC: True}, **keywords)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+class Module:
+    """Base of layers and models.
+
+    A subclass lists its fields as in a dataclass; they are frozen. Fields that hold arrays or other modules (or
+    tuples, lists and dicts of them) are children of the pytree; fields made with `static` belong to its structure.
+    Calling a module runs its ``__call__``; while it runs, equations carry the module's path as their layer, so a shape
+    error names the layer.
+
+        class Block(nn.Module):
+            dense: nn.Dense
+            scale: float = nn.static(default=1.0)
+
+            def __call__(self, x):
+                return x + self.scale * ops.relu(self.dense(x))
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        own_init = "__init__" in cls.__dict__
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
+        tree.register(cls, _flatten, lambda static, children: _unflatten(cls, static, children))
+        if "__call__" in cls.__dict__:
+            cls.__call__ = _in_layer(cls.__dict__["__call__"])
+
+    def _set(self, **fields: Any) -> None:
+        """Fill in the fields, for a subclass that writes its own ``__init__``; a module is frozen after it."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def named_parameters(self) -> dict[str, Any]:
+        """The arrays by dotted path: ``{"0.w": ..., "0.b": ...}``, in order."""
+        return tree.named_leaves(self)
+
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Any:
+        """The same model with other arrays, given by path.
+
+        Raises `CheckpointError` with all missing, extra and misfitting names in one message.
+        """
+        own = self.named_parameters()
+        problems = [f"missing {name} ({type_of(own[name])})" for name in own if name not in parameters]
+        problems += [f"unknown {name} ({type_of(parameters[name])})" for name in parameters if name not in own]
+        problems += [
+            f"{name} is {type_of(parameters[name])}, the model has {type_of(own[name])}"
+            for name in own
+            if name in parameters and type_of(parameters[name]) != type_of(own[name])
+        ]
+        if problems:
+            raise CheckpointError(f"{type(self).__name__}: the parameters do not fit: {'; '.join(problems)}")
+        return tree.unflatten(tree.structure(self), [parameters[name] for name in own])
+
+    def parameter_count(self) -> int:
+        """Number of elements in all arrays."""
+        return sum(type_of(leaf).size for leaf in tree.leaves(self))
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in dataclasses.fields(self))
+        return f"{type(self).__name__}({inner})"
+
+
+def _short(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return str(type_of(value))
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _path_name(module: Module, field: str) -> str:
+    """A field's part of the path; a container may leave its own field out (see `Sequential`)."""
+    return "" if field == getattr(type(module), "transparent", None) else field
+
+
+def _flatten(module: Module) -> tuple[list[tuple[str, Any]], Any]:
+    children, fixed = [], []
+    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+        value = getattr(module, field.name)
+        if field.metadata.get(_STATIC):
+            fixed.append((field.name, value))
+        else:
+            children.append((field.name, value))
+    names = tuple(name for name, _ in children)
+    return [(_path_name(module, name), value) for name, value in children], (names, tuple(fixed))
+
+
+def _unflatten(cls: type, static: Any, children: Any) -> Any:
+    names, fixed = static
+    module = object.__new__(cls)
+    for name, value in (*zip(names, children, strict=True), *fixed):
+        object.__setattr__(module, name, value)
+    return module
+
+
+def _in_layer(call: Any) -> Any:
+    """`call` with the module's path as the current layer."""
+
+    @wraps(call)
+    def wrapped(self: Module, *args: Any, **keywords: Any) -> Any:
+        with _called(self) as path, dispatch.layer(path):
+            return call(self, *args, **keywords)
+
+    return wrapped
+
+
+class _Calls(threading.local):
+    """The paths of all modules below the outermost one that is being called on this thread, by identity."""
+
+    paths: dict[int, str] | None = None
+
+
+_calls = _Calls()
+
+
+@contextmanager
+def _called(module: Module) -> Iterator[str]:
+    """The path of `module` in the outermost module being called; its class name when it is no part of that."""
+    outer = _calls.paths
+    if outer is not None:
+        yield outer.get(id(module), type(module).__name__)
+        return
+    _calls.paths = {id(inner): path for path, inner in submodules(module)}
+    try:
+        yield ""
+    finally:
+        _calls.paths = None
+
+
+def submodules(module: Any, path: str = "") -> Iterator[tuple[str, Module]]:
+    """`module` and every module below it, with dotted paths."""
+    if isinstance(module, Module):
+        yield path, module
+        for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+            if not field.metadata.get(_STATIC):
+                inner = ".".join(filter(None, (path, _path_name(module, field.name))))
+                yield from submodules(getattr(module, field.name), inner)
+    elif isinstance(module, (tuple, list)):
+        for index, item in enumerate(module):
+            yield from submodules(item, f"{path}.{index}" if path else str(index))
+    elif isinstance(module, dict):
+        for key, item in module.items():
+            yield from submodules(item, f"{path}.{key}" if path else str(key))
+
+
+def find(module: Module, path: str) -> Module:
+    """The module at `path`; a `NameMissing` that lists the paths when there is none."""
+    known = dict(submodules(module))
+    if path in known:
+        return known[path]
+    raise NameMissing(f"no layer {path!r} in {type(module).__name__}; it has {', '.join(filter(None, known))}")

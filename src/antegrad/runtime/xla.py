@@ -1,0 +1,179 @@
+"""The XLA devices: the StableHLO text of a Program, run through public JAX interfaces.
+
+One JAX primitive stands for a whole Program. Its lowering parses the module text, merges it into the module that JAX
+is building and calls its ``main``. So JAX compiles, places, donates and dispatches, and differentiates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from antegrad.errors import DeviceError, ProgramError, ShapeError
+from antegrad.ir.program import Program
+from antegrad.ir.types import TensorType
+from antegrad.runtime.device import DeviceInfo
+from antegrad.runtime.signature import Signature
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """The text of a Program and the types of its outputs, as one parameter of the primitive."""
+
+    name: str
+    text: str
+    output_types: tuple[TensorType, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Module:
+        return cls(program.name, program.stablehlo(), program.output_types)
+
+    def __repr__(self) -> str:
+        return f"@{self.name}"
+
+
+program_p = Primitive("antegrad_program")
+program_p.multiple_results = True
+
+
+@program_p.def_abstract_eval
+def _output_avals(*_: Any, module: Module) -> list[jax.core.ShapedArray]:
+    return [jax.core.ShapedArray(type.shape, type.dtype) for type in module.output_types]
+
+
+def _lower(context: mlir.LoweringRuleContext, *operands: Any, module: Module) -> Sequence[ir.Value]:
+    try:
+        parsed = ir.Module.parse(module.text)
+    except ir.MLIRError as error:
+        raise ProgramError(f"program {module.name}: its StableHLO text does not parse: {error}") from None
+    # The result types come from the parsed `main`, because JAX's helpers for them change between its releases.
+    main = next(op for op in parsed.body.operations if op.attributes["sym_name"].value == "main")
+    results = ir.FunctionType(main.attributes["function_type"].value).results
+    name = mlir.merge_mlir_modules(context.module_context.module, f"antegrad_{module.name}", parsed)
+    return func.CallOp(list(results), ir.FlatSymbolRefAttr.get(name), list(operands)).results
+
+
+mlir.register_lowering(program_p, _lower)
+
+
+class XlaExecutable:
+    """A Program compiled for one device of JAX. It holds no Program, only its signature.
+
+    `donate` lists positions of inputs whose memory the outputs take over; such an array is deleted by the call.
+    Arrays captured by the Program are copied to the device once. Raises `ShapeError` for a donated input whose type no
+    output has.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: DeviceInfo,
+        donate: Sequence[int] = (),
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.signature = Signature.of(program)
+        self.device = device
+        self._donate = frozenset(donate)
+        _check_donation(self.signature, donate)
+        sharding = jax.sharding.SingleDeviceSharding(device.handle)
+        jitted = jax.jit(
+            _function(program, self.signature),
+            in_shardings=sharding,
+            out_shardings=sharding,
+            donate_argnums=tuple(donate),
+            keep_unused=True,
+            compiler_options=dict(compiler_options) if compiler_options else None,
+        )
+        # Compiled ahead of time: exactly one executable, which refuses any other type. Without x64 JAX would narrow
+        # f64, i64 and u64 in the types below; for other types the mode makes no difference.
+        with jax.enable_x64(True):
+            types = [jax.ShapeDtypeStruct(type.shape, type.dtype) for type in program.input_types]
+            self.compiled = jitted.lower(*types).compile()
+            self._captured = [jax.device_put(_private(array), device.handle) for array in program.captured]
+            self._device_arrays = frozenset({type(jax.device_put(np.float32(0), device.handle))})
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        """The outputs, as arrays of JAX in the captured structure, for one leaf an input.
+
+        JAX's own dispatch compares the types, before anything is donated; what it refuses is looked at again here,
+        for an error that names the input.
+        """
+        if self._device_arrays != frozenset(map(type, leaves)):
+            leaves = [self._ready(leaf) for leaf in self.signature.checked(leaves)]
+        try:
+            return self.compiled(*leaves, *self._captured)
+        except (TypeError, ValueError, RuntimeError):
+            self._explain(self.signature.checked(leaves))
+            raise
+
+    def place(self, leaves: Sequence[Any]) -> list[Any]:
+        """`leaves` with the arrays of JAX moved to this device."""
+        return [jax.device_put(x, self.device.handle) if isinstance(x, jax.Array) else x for x in leaves]
+
+    def _ready(self, leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        if leaf.dtype.itemsize < 8:
+            return _private(leaf)
+        with jax.enable_x64(True):
+            return jax.device_put(_private(leaf), self.device.handle)
+
+    def _explain(self, leaves: Sequence[Any]) -> None:
+        """Raise a `DeviceError` for an input that is deleted, elsewhere, or donated and used twice."""
+        name, first = self.signature.name, {}
+        for position, (own, leaf) in enumerate(zip(self.signature.input_names, leaves, strict=True)):
+            if not isinstance(leaf, jax.Array):
+                continue
+            if leaf.is_deleted():
+                raise DeviceError(
+                    f"program {name}: input {own} has been deleted: an earlier call was given its memory (donate). "
+                    "Use what that call returned, or compile without donating this input"
+                )
+            if leaf.devices() != {self.device.handle}:
+                found = ", ".join(sorted(map(str, leaf.devices())))
+                raise DeviceError(
+                    f"program {name} is compiled for {self.device.name} ({self.device.handle}), and input {own} lies "
+                    f"on {found}: move it with jax.device_put, or compile for that device"
+                )
+            twin = first.setdefault(id(leaf), position)
+            if twin != position and {twin, position} & self._donate:
+                raise DeviceError(
+                    f"program {name}: inputs {self.signature.input_names[twin]} and {own} are one array, which cannot "
+                    "be used twice when it is donated: pass a copy"
+                )
+
+
+def _function(program: Program, signature: Signature) -> Any:
+    module = Module.of(program)
+
+    def call(*operands: Any) -> Any:
+        return signature.result(program_p.bind(*operands, module=module))
+
+    call.__name__ = call.__qualname__ = program.name  # profilers and dumps show it
+    return call
+
+
+def _private(array: np.ndarray) -> np.ndarray:
+    """A copy. JAX on the CPU reads NumPy's own memory and runs later, so it would see the caller's next write."""
+    return np.array(array, order="C")
+
+
+def _check_donation(signature: Signature, donate: Sequence[int]) -> None:
+    """Every donated input needs an output of its type that can take its memory."""
+    free = list(signature.output_types)
+    for position in donate:
+        type = signature.input_types[position]
+        if type not in free:
+            raise ShapeError(
+                f"program {signature.name}: input {signature.input_names[position]} ({type}) cannot be donated: no "
+                f"output of that type is left to take its memory"
+            )
+        free.remove(type)

@@ -1,0 +1,118 @@
+"""Activation functions: values, gradients and second derivatives, and what happens at kinks and extremes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import antegrad as ag
+from antegrad import ops
+from antegrad.errors import ShapeError
+from tests.ops.certification import Case, cases, check_derivatives, check_forward
+from tests.support import COMPOSED, devices, run
+
+
+def smooth(name: str, low: float = -3, high: float = 3, **options: Any) -> list[Case]:
+    """One function in every float type, and in f32 as a scalar, empty, and with one element."""
+    reference = options.pop("jax", None) or getattr(jax.nn, name)
+    shapes = ["F[3,5]", "f32[]", "f32[0]", "f32[1]"]
+    return [c for s in shapes for c in cases(name, f"{s}:{low}:{high}", jax=reference, bound=COMPOSED, **options)]
+
+
+# Where JAX's own form loses digits in f64 (far from 0), the reference is written out.
+CASES = [
+    *smooth("softplus"),
+    *smooth("softplus", -50, 50, jax=lambda x: jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))),
+    *smooth("log_sigmoid"),
+    *smooth("log_sigmoid", -50, 50, jax=lambda x: jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))),
+    *smooth("silu"),
+    *smooth("gelu", -1, 2),
+    *smooth("gelu", -3, 2, jax=lambda x: x * jax.nn.sigmoid(np.sqrt(8 / np.pi) * (x + 0.044715 * x**3))),
+    *smooth("mish", -1, 2),
+    *smooth("elu"),
+    *smooth("elu", alpha=0.5),
+    *smooth("selu"),
+    *smooth("leaky_relu", jax=lambda x, negative_slope=0.01: jax.nn.leaky_relu(x, negative_slope)),
+    *smooth("leaky_relu", jax=lambda x, negative_slope: jax.nn.leaky_relu(x, negative_slope), negative_slope=0.25),
+    *smooth("relu6", -3, 9),
+    *smooth("hard_tanh"),
+    *smooth("hard_sigmoid", -5, 5),
+    *smooth("hard_silu", -5, 5),
+    *smooth("softsign", jax=jax.nn.soft_sign),
+    *cases("glu", "F[3,4]", jax=jax.nn.glu, bound=COMPOSED),
+    *cases("glu", "F[4,3]", jax=jax.nn.glu, bound=COMPOSED, axis=0),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Case) -> None:
+    check_forward(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_derivatives(case: Case) -> None:
+    check_derivatives(case)
+
+
+def gradient(function: Any, points: list[float], device: str) -> list[float]:
+    x = np.array(points, np.float32)
+    program = ag.reverse(ag.capture(lambda x: ops.sum(function(x)), x))
+    return run(program, [x], device)[1].tolist()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_case_grad_relu_zero(device: str) -> None:
+    assert gradient(ops.relu, [-1, 0, 1], device) == [0, 0, 1]
+    assert gradient(ops.relu6, [-1, 0, 3, 6, 7], device) == [0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_case_grad_softplus_large(device: str) -> None:
+    x = np.array([-200, 0, 200], np.float32)
+    (value,) = run(ag.capture(ops.softplus, x), [x], device)
+    np.testing.assert_array_equal(value, np.array([0, np.log(2), 200], np.float32))
+    assert gradient(ops.softplus, [-200, 0, 200], device) == [0, 0.5, 1]
+    assert gradient(ops.log_sigmoid, [-200, 0, 200], device) == [1, 0.5, 0]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradient_at_kinks(device: str) -> None:
+    slope = np.float32(0.01).item()
+    assert gradient(ops.leaky_relu, [-1, 0, 1], device) == [slope, slope, 1]
+    assert gradient(ops.hard_tanh, [-2, -1, 0, 1, 2], device) == [0, 1, 1, 1, 0]
+    assert gradient(ops.elu, [-200, 0, 200], device) == [0, 1, 1]
+
+
+SMOOTH = ["softplus", "log_sigmoid", "silu", "gelu", "mish", "elu", "selu", "relu6", "softsign"]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_extremes_are_finite(name: str) -> None:
+    x = np.array([-1e4, -100, 100, 1e4], np.float32)
+    program = ag.reverse(ag.capture(lambda x: ops.sum(getattr(ops, name)(x)), x))
+    for device in devices():
+        assert all(np.isfinite(output).all() for output in run(program, [x], device))
+
+
+@pytest.mark.parametrize("name", ["relu6", "leaky_relu", "hard_tanh", "elu", "softplus"])
+def test_nan_stays_nan(name: str) -> None:
+    x = np.array([np.nan], np.float32)
+    for device in devices():
+        assert np.isnan(run(ag.capture(getattr(ops, name), x), [x], device)[0]).all()
+
+
+def test_bf16_is_rounded_once() -> None:
+    x = np.linspace(-4, 4, 257, dtype=np.float32).astype(ag.spec((), "bf16").dtype)
+    for name in ("silu", "gelu", "mish", "hard_silu", "softplus"):
+        function = getattr(ops, name)
+        exact = function(x.astype(np.float32)).astype(x.dtype)
+        np.testing.assert_array_equal(function(x), exact, err_msg=name)
+
+
+def test_glu_needs_an_even_axis() -> None:
+    with pytest.raises(ShapeError, match=r"glu: axis -1 of shape \(2, 3\)"):
+        ops.glu(np.zeros((2, 3), np.float32))
