@@ -2,8 +2,10 @@
 
 from antegrad import checkpoint as checkpoint
 from antegrad import flow as flow
+from antegrad import losses as losses
 from antegrad import ops as ops
 from antegrad import optim as optim
+from antegrad import random as random
 from antegrad.autodiff.higher import grad as grad
 from antegrad.autodiff.higher import jvp as jvp
 from antegrad.autodiff.higher import value_and_grad as value_and_grad
@@ -31,7 +33,9 @@ from antegrad.ops import stop_gradient as stop_gradient
 from antegrad.ops.tensor import Tensor as Tensor
 from antegrad.passes.simplify import simplify as simplify
 from antegrad.render.edited import from_python as from_python
+from antegrad.runtime.compile import Compiled as Compiled
+from antegrad.runtime.compile import compile as compile
+from antegrad.runtime.device import default_device as default_device
+from antegrad.runtime.device import devices as devices
 
 __version__ = "0.1.0"
-from antegrad.runtime import host as host
-import antegrad.render.python, antegrad.render.stablehlo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,8 +137,9 @@ def _output_names(results: Any, values: Sequence[Value]) -> list[str]:
     paths = [path for path, _ in tree.flatten_with_names(results)[0]]
     names: list[str] = []
     for position, (path, value) in enumerate(zip(paths, values, strict=True)):
-        spoken = path if path and not path.rsplit(".", 1)[-1].isdigit() else None
-        stem = spoken or value.name or (f"out{position}" if len(values) > 1 else "out")
+        spoken = re.sub(r"^(\d+\.)+", "", path)
+        stem = spoken if spoken and not spoken.rsplit(".", 1)[-1].isdigit() else None
+        stem = stem or value.name or (f"out{position}" if len(values) > 1 else "out")
         name, number = stem, 0
         while name in names:
             number += 1

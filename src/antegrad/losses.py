@@ -216,9 +216,7 @@ def _against_labels(
     return ops.where(is_class, ops.name(loss, "nll"), float("nan")), share
 
 
-def _against_probabilities(
-    shifted: Any, total: Any, targets: Any, axis: int, smoothing: float, weights: Any
-) -> Any:
+def _against_probabilities(shifted: Any, total: Any, targets: Any, axis: int, smoothing: float, weights: Any) -> Any:
     """The loss of each sample: the sum of ``-q * log(p)``, where a target q of 0 adds nothing even for p = 0."""
     if weights is not None:
         targets = ops.multiply(targets, weights)

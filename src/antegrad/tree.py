@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax import tree_util
 
-Structure = tree_util.PyTreeDef
+Structure: TypeAlias = Any
+"""jax's PyTreeDef: what is left of a pytree without its leaves; equal structures compare equal."""
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:

@@ -10,27 +10,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from antegrad import ops
+from antegrad import flow, ops
 from antegrad.autodiff.reverse import LINEARIZE, Pullback, vjp_program
 from antegrad.errors import DTypeError
-from antegrad.ir.builder import Builder
-from antegrad.ir.program import Equation, Program, Source, Value
+from antegrad.ir.names import Namer, identifier
+from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import is_float
 from antegrad.ops.control import cond_p, scan_p
-from antegrad.ops.dispatch import bind, lift, tracing
+from antegrad.ops.dispatch import apply, bind, part
 from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.simplify import simplify
 
 
-def _zeros(value: Value) -> Any:
-    return ops.zeros(value.type.shape, value.type.dtype)
-
-
 def _filled(cotangents: Sequence[Any], values: Sequence[Value]) -> list[Any]:
     """The cotangents of the float ones among `values`, zeros where there is none."""
-    pairs = zip(cotangents, values, strict=True)
-    return [_zeros(value) if cotangent is None else cotangent for cotangent, value in pairs if is_float(value.type.dtype)]
+    pairs = [(c, value) for c, value in zip(cotangents, values, strict=True) if is_float(value.type.dtype)]
+    return [ops.zeros(value.type.shape, value.type.dtype) if c is None else c for c, value in pairs]
 
 
 def linearize_cond(
@@ -72,148 +68,122 @@ def linearize_scan(
     equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]
 ) -> tuple[Sequence[Tensor], Pullback]:
     """A scan that also stacks residuals, and a pullback that scans over them in the opposite direction."""
-    split = _Split(equation, active)
-    params = equation.params
-    results = bind(scan_p, *operands, **{**params, "body": split.forward})
+    body: Program = equation.params["body"]
+    constants = equation.params["counts"][0]
+    wanted = _wanted_inputs(equation, active)
+    forward, backward = _split(body, [body.input_names[i] for i in wanted], constants)
+    results = bind(scan_p, *operands, **{**equation.params, "body": forward})
     own, residuals = results[: len(equation.outputs)], results[len(equation.outputs) :]
 
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
-        return split.backward_scan(cotangents, operands, residuals)
+        by_operand = _backward_scan(equation, operands, wanted, backward, residuals, cotangents)
+        return [by_operand.get(i) for i in range(len(operands))]
 
     return own, pullback
 
 
-class _Split:
-    """The body of a scan, cut into a forward step that stores residuals and a backward step that reads them."""
+def _backward_scan(
+    equation: Equation,
+    operands: Sequence[Tensor],
+    wanted: Sequence[int],
+    backward: Program,
+    residuals: Sequence[Tensor],
+    cotangents: Sequence[Any],
+) -> dict[int, Any]:
+    """The cotangents of the `wanted` operands: a scan in the opposite direction, carrying those of the carry.
 
-    def __init__(self, equation: Equation, active: Sequence[bool]) -> None:
-        self.equation, self.body = equation, equation.params["body"]
-        self.constants, self.carries = equation.params["counts"]
-        self.wanted = _active_inputs(equation, active)
-        names = [self.body.input_names[i] for i in self.wanted]
-        self.joint = simplify(vjp_program(self.body, names))
-        self.residuals = self._residuals()
-        count = len(self.body.outputs)
-        self.forward = eliminate_dead_code(
-            replace(
-                self.joint,
-                name=f"{self.body.name}_forward",
-                inputs=self.joint.inputs[: len(self.body.inputs)],
-                input_names=self.body.input_names,
-                outputs=(*self.joint.outputs[:count], *self.residuals),
-                output_names=(*self.body.output_names, *(f"residual_{i}" for i in range(len(self.residuals)))),
-                equations=tuple(eq for eq in self.joint.equations if not self._is_backward(eq)),
-            )
-        )
-
-    def _is_backward(self, equation: Equation) -> bool:
-        return any(value in self.tainted for value in equation.outputs)
-
-    def _residuals(self) -> list[Value]:
-        """What the backward equations read of the forward ones; constants are made again instead of stored."""
-        cotangents = self.joint.inputs[len(self.body.inputs) :]
-        self.tainted = set(cotangents)
-        for equation in self.joint.equations:
-            if any(value in self.tainted for value in equation.inputs):
-                self.tainted.update(equation.outputs)
-        constants = set(self.joint.inputs[: self.constants])
-        self.remade: list[Equation] = []
-        for equation in self.joint.equations:
-            if not self._is_backward(equation) and all(value in constants for value in equation.inputs):
-                constants.update(equation.outputs)
-                self.remade.append(equation)
-        reads = [v for eq in self.joint.equations if self._is_backward(eq) for v in eq.inputs]
-        reads += self.joint.outputs[len(self.body.outputs) :]
-        return list(dict.fromkeys(v for v in reads if v not in self.tainted and v not in constants))
-
-    def backward_scan(
-        self, cotangents: Sequence[Any], operands: Sequence[Tensor], residuals: Sequence[Tensor]
-    ) -> list[Any]:
-        """The cotangents of all operands, by a scan from the last step to the first."""
-        equation, constants, carries = self.equation, self.constants, self.carries
-        final = [_zeros(v) if c is None else c for c, v in zip(cotangents, equation.outputs, strict=True)]
-        carry_in = [i for i in range(constants, constants + carries) if i in self.wanted]
-        constant_in = [i for i in self.wanted if i < constants]
-        float_carries = [i for i in range(carries) if is_float(equation.outputs[i].type.dtype)]
-        start = [final[i] for i in float_carries]
-        sums = [ops.zeros(operands[i].shape, operands[i].dtype) for i in constant_in]
-        stacked = [c for c, v in zip(final[carries:], equation.outputs[carries:], strict=True) if is_float(v.type.dtype)]
-        body = self._backward_body(float_carries, carry_in, constant_in)
-        params = {
-            "counts": (constants, len(start) + len(sums)),
-            "length": equation.params["length"],
-            "reverse": not equation.params["reverse"],
-        }
-        found = bind(scan_p, *operands[:constants], *start, *sums, *stacked, *residuals, body=body, **params)
-        result: list[Any] = [None] * len(operands)
-        by_carry = dict(zip(float_carries, found, strict=False))
-        for i in carry_in:
-            result[i] = by_carry[i - constants]
-        for i, value in zip(constant_in, found[len(start) :], strict=False):
-            result[i] = value
-        for i, value in zip(
-            [i for i in self.wanted if i >= constants + carries], found[len(start) + len(sums) :], strict=True
-        ):
-            result[i] = value
-        return result
-
-    def _backward_body(self, float_carries: list[int], carry_in: list[int], constant_in: list[int]) -> Program:
-        """One backward step: constants, cotangents of the carry, sums for the constants, then slices."""
-        joint, builder = self.joint, Builder()
-        env: dict[Value, Value] = {}
-        for value, name in zip(joint.inputs[: self.constants], self.body.input_names, strict=False):
-            env[value] = builder.input(value.type, name)
-        cotangents = joint.inputs[len(self.body.inputs) :]
-        names = joint.input_names[len(self.body.inputs) :]
-        split = len(float_carries)
-        for value, name in zip(cotangents[:split], names[:split], strict=True):
-            env[value] = builder.input(value.type, name)
-        sums = [builder.input(joint.inputs[i].type, f"sum_{self.body.input_names[i]}") for i in constant_in]
-        for value, name in zip(cotangents[split:], names[split:], strict=True):
-            env[value] = builder.input(value.type, name)
-        for i, value in enumerate(self.residuals):
-            env[value] = builder.input(value.type, value.name or f"residual_{i}")
-        for equation in (*self.remade, *(eq for eq in joint.equations if self._is_backward(eq))):
-            outputs = builder.add(equation.primitive, [env[v] for v in equation.inputs], equation.params, equation.source)
-            for old, new in zip(equation.outputs, outputs, strict=True):
-                new.name = old.name
-                env[old] = new
-        gradients = dict(zip(self.wanted, joint.outputs[len(self.body.outputs) :], strict=True))
-        return self._finish_backward(builder, env, gradients, float_carries, constant_in, sums)
-
-    def _finish_backward(
-        self,
-        builder: Builder,
-        env: dict[Value, Value],
-        gradients: dict[int, Value],
-        float_carries: list[int],
-        constant_in: list[int],
-        sums: list[Value],
-    ) -> Program:
-        """Outputs of a backward step: cotangents of the carry, grown sums, cotangents of the slices."""
-        tensor = {i: Tensor(env[value], builder) for i, value in gradients.items()}
-        with tracing(builder):
-            builder.source = Source(part="backward")
-            carry = [tensor.get(self.constants + i, _zeros(self.body.outputs[i])) for i in float_carries]
-            grown = [Tensor(total, builder) + tensor[i] for i, total in zip(constant_in, sums, strict=True)]
-            slices = [tensor[i] for i in self.wanted if i >= self.constants + self.carries]
-            values = [lift(builder, value) for value in (*carry, *grown, *slices)]
-        names = [f"out_{i}" for i in range(len(values))]
-        return simplify(builder.finish(f"{self.body.name}_backward", values, names))
-
-
-def _active_inputs(equation: Equation, active: Sequence[bool]) -> list[int]:
-    """The float inputs of the body that need a cotangent: active operands, and every carry that one of them reaches.
-
-    The float carries all count, because any of them may depend on an active operand after the first step.
+    The cotangents of constants are summed over the steps. Everything goes by name, so that the step prints well.
     """
     constants, carries = equation.params["counts"]
-    body: Program = equation.params["body"]
-    return [
-        i
-        for i, value in enumerate(body.inputs)
-        if is_float(value.type.dtype) and (active[i] or constants <= i < constants + carries)
-    ]
+    both, names = constants + carries, equation.params["body"].input_names
+    known = dict(zip(backward.input_names[:constants], operands[:constants], strict=True))
+    saved = dict(zip(backward.input_names[constants:], residuals, strict=False))
+    given = dict(zip(backward.input_names[constants + len(saved) :], _filled(cotangents, equation.outputs), strict=True))
+    carried = [i for i in wanted if constants <= i < both]
+    d_carry = {name: given.pop(name) for name in list(given)[: len(carried)]}
+    sums = {f"sum_{names[i]}": ops.zeros_like(operands[i]) for i in wanted if i < constants}
+
+    def step(carry: Any, slices: Any) -> Any:
+        values = {**known, **carry, **slices}
+        found = dict(zip(wanted, apply(backward, [values[name] for name in backward.input_names]), strict=True))
+        after = {name: found[i] for name, i in zip(d_carry, carried, strict=True)}
+        after |= {f"sum_{names[i]}": carry[f"sum_{names[i]}"] + found[i] for i in wanted if i < constants}
+        return after, [found[i] for i in wanted if i >= both]
+
+    step.__name__ = backward.name
+    order = {"length": equation.params["length"], "reverse": not equation.params["reverse"]}
+    with part("backward"):
+        final, d_xs = flow.scan(step, {**d_carry, **sums}, {**given, **saved}, **order)
+    result = {i: final[name] for name, i in zip(d_carry, carried, strict=True)}
+    result |= {i: final[f"sum_{names[i]}"] for i in wanted if i < constants}
+    return result | dict(zip([i for i in wanted if i >= both], d_xs, strict=True))
+
+
+def _wanted_inputs(equation: Equation, active: Sequence[bool]) -> list[int]:
+    """The inputs of the body that need a cotangent: active operands, and every float carry.
+
+    All carries count, because after the first step any of them may depend on an active operand.
+    """
+    constants, carries = equation.params["counts"]
+    inputs = enumerate(equation.params["body"].inputs)
+    wanted = [i for i, value in inputs if is_float(value.type.dtype)]
+    return [i for i in wanted if active[i] or constants <= i < constants + carries]
+
+
+def _split(body: Program, wrt: Sequence[str], constants: int) -> tuple[Program, Program]:
+    """The body cut in two: a forward step that also gives residuals, and a backward step that reads them.
+
+    The backward step takes the first `constants` inputs of the body, the residuals and the cotangents of the float
+    outputs, and gives the cotangents of `wrt`. What depends on the constants alone is not stored but made again.
+    """
+    joint = simplify(vjp_program(body, wrt))
+    inputs, cotangents = joint.inputs[: len(body.inputs)], joint.inputs[len(body.inputs) :]
+    results, gradients = joint.outputs[: len(body.outputs)], joint.outputs[len(body.outputs) :]
+    backward = _dependents(joint, cotangents)
+    remade = _determined(joint, inputs[:constants])
+    late = [eq for eq in joint.equations if backward.intersection(eq.outputs) or remade.issuperset(eq.outputs)]
+    early = [eq for eq in joint.equations if not backward.intersection(eq.outputs)]
+    reads = (*(value for equation in late for value in equation.inputs), *gradients)
+    residuals = tuple(dict.fromkeys(v for v in reads if v not in backward and v not in remade))
+    namer = Namer((*joint.input_names, *body.output_names, *(f"sum_{name}" for name in body.input_names)))
+    names = tuple(namer.name(identifier(value.name or "residual")) for value in residuals)
+    forward_step = replace(
+        joint,
+        name=f"{body.name}_forward",
+        inputs=inputs,
+        input_names=body.input_names,
+        outputs=(*results, *residuals),
+        output_names=(*body.output_names, *names),
+        equations=tuple(early),
+    )
+    backward_step = replace(
+        joint,
+        name=f"{body.name}_backward",
+        inputs=(*inputs[:constants], *residuals, *cotangents),
+        input_names=(*body.input_names[:constants], *names, *joint.input_names[len(body.inputs) :]),
+        outputs=gradients,
+        output_names=joint.output_names[len(body.outputs) :],
+        equations=tuple(late),
+    )
+    return eliminate_dead_code(forward_step), eliminate_dead_code(backward_step)
+
+
+def _dependents(program: Program, roots: Sequence[Value]) -> set[Value]:
+    """`roots` and every value computed from one of them."""
+    found = set(roots)
+    for equation in program.equations:
+        if found.intersection(equation.inputs):
+            found.update(equation.outputs)
+    return found
+
+
+def _determined(program: Program, roots: Sequence[Value]) -> set[Value]:
+    """`roots` and every value computed from nothing else."""
+    found = set(roots)
+    for equation in program.equations:
+        if found.issuperset(equation.inputs):
+            found.update(equation.outputs)
+    return found
 
 
 LINEARIZE.update({"cond": linearize_cond, "scan": linearize_scan, "while": refuse_while})

@@ -1,7 +1,7 @@
 """Derivatives of Python functions: `grad`, `value_and_grad`, `vjp`, `jvp`, on pytrees, nested in any order.
 
-Each captures the function, transforms the Program, and applies it: at once on arrays, or into the program being
-traced when called inside another capture.
+Each captures the function, transforms the Program, and applies it: at once on arrays, on the host device, or into the
+program being traced when called inside another capture. To run on an accelerator, compile what calls them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Argnums = int | str | Sequence[int | str]
 
 
 def _run(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of `program`, traced or at once."""
+    """The outputs of `program`: traced inside a capture, else at once on the host device, as all ops on arrays."""
     if current_builder() is not None:
         return apply(program, operands)
-    results = program.run(*(as_tensor(operand) for operand in operands))
-    return tree.leaves(results)
+    return tree.leaves(program.run(*(as_tensor(operand) for operand in operands), device="host"))
 
 
 def _positions(function: Callable[..., Any], argnums: Argnums, count: int) -> list[int]:

@@ -50,7 +50,7 @@ class Primitive:
     def __init__(self) -> None:
         REGISTRY[self.name] = self
 
-    def result(self, *operands: TensorType, **params: Any) -> TensorType | tuple[TensorType, ...]:
+    def result(self, *operands: Any, **params: Any) -> TensorType | tuple[TensorType, ...]:
         raise NotImplementedError(f"primitive {self.name} declares no type rule")
 
     def result_types(self, operands: Sequence[TensorType], params: Any) -> tuple[TensorType, ...]:

@@ -78,8 +78,13 @@ class Module:
         return sum(type_of(leaf).size for leaf in tree.leaves(self))
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in dataclasses.fields(self))
+        inner = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in _fields(self))
         return f"{type(self).__name__}({inner})"
+
+
+def _fields(module: Module) -> tuple[dataclasses.Field[Any], ...]:
+    # `__init_subclass__` has made every subclass a dataclass, which a type checker cannot see.
+    return dataclasses.fields(module)  # pyright: ignore[reportArgumentType]
 
 
 def _short(value: Any) -> str:
@@ -95,7 +100,7 @@ def _path_name(module: Module, field: str) -> str:
 
 def _flatten(module: Module) -> tuple[list[tuple[str, Any]], Any]:
     children, fixed = [], []
-    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+    for field in _fields(module):
         value = getattr(module, field.name)
         if field.metadata.get(_STATIC):
             fixed.append((field.name, value))
@@ -151,7 +156,7 @@ def submodules(module: Any, path: str = "") -> Iterator[tuple[str, Module]]:
     """`module` and every module below it, with dotted paths."""
     if isinstance(module, Module):
         yield path, module
-        for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+        for field in _fields(module):
             if not field.metadata.get(_STATIC):
                 inner = ".".join(filter(None, (path, _path_name(module, field.name))))
                 yield from submodules(getattr(module, field.name), inner)

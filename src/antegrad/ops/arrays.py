@@ -12,7 +12,7 @@ from antegrad import ops
 from antegrad.errors import ShapeError
 from antegrad.ir.types import DTypeLike, as_dtype, is_float
 from antegrad.ops.constant import constant
-from antegrad.ops.dispatch import as_tensor, bind, current_builder, frozen
+from antegrad.ops.dispatch import as_tensor, bind, current_builder, frozen, here
 from antegrad.ops.promotion import number, unify
 from antegrad.ops.shape import broadcast_in_dim, concatenate_p, flip_p, iota, pad_p, reshape_p, transpose_p
 
@@ -25,10 +25,16 @@ __all__ = [
 Axes = int | Sequence[int] | None
 
 
+def misfit(message: str) -> ShapeError:
+    """The error, with the user's line."""
+    place = str(here())
+    return ShapeError(f"{message}\n  at {place}" if place else message)
+
+
 def normalize_axis(axis: int, ndim: int, operation: str) -> int:
     """`axis` counted from the front; a `ShapeError` when a tensor of `ndim` axes has no such axis."""
     if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
-        raise ShapeError(f"{operation}: axis {axis!r} of a tensor with {ndim} axes")
+        raise misfit(f"{operation}: axis {axis!r} of a tensor with {ndim} axes")
     return int(axis) % ndim
 
 
@@ -39,7 +45,7 @@ def normalize_axes(axes: Axes, ndim: int, operation: str) -> tuple[int, ...]:
     listed = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
     result = sorted(normalize_axis(axis, ndim, operation) for axis in listed)
     if len(set(result)) != len(result):
-        raise ShapeError(f"{operation}: an axis stands twice in {axes}")
+        raise misfit(f"{operation}: an axis stands twice in {axes}")
     return tuple(result)
 
 
@@ -95,7 +101,7 @@ def arange(start: int, stop: int | None = None, step: int = 1, dtype: DTypeLike 
     if stop is None:
         start, stop = 0, start
     if step == 0:
-        raise ShapeError("arange: a step of 0 never arrives")
+        raise misfit("arange: a step of 0 never arrives")
     count = max(0, math.ceil((stop - start) / step))
     counts = iota((count,), as_dtype(dtype))
     scaled = counts if step == 1 else counts * step
@@ -145,11 +151,11 @@ def reshape(x: Any, shape: Any) -> Any:
     """The same elements, in row-major order, under another shape; one size may be -1."""
     x, target = as_tensor(x), as_shape(shape)
     if target.count(-1) > 1 or any(size < -1 for size in target):
-        raise ShapeError(f"reshape: {target} has more than one -1, or a size below -1")
+        raise misfit(f"reshape: {target} has more than one -1, or a size below -1")
     if -1 in target:
         rest = math.prod(size for size in target if size != -1)
         if rest == 0 or x.size % rest:
-            raise ShapeError(f"reshape: no size for the -1 in {target} gives the {x.size} elements of shape {x.shape}")
+            raise misfit(f"reshape: no size for the -1 in {target} gives the {x.size} elements of shape {x.shape}")
         target = tuple(x.size // rest if size == -1 else size for size in target)
     return x if target == x.shape else bind(reshape_p, x, shape=target)
 
@@ -204,7 +210,7 @@ def squeeze(x: Any, axis: Axes = None) -> Any:
     else:
         gone = normalize_axes(axis, x.ndim, "squeeze")
     if any(x.shape[place] != 1 for place in gone):
-        raise ShapeError(f"squeeze: not every axis in {gone} of shape {x.shape} has size 1")
+        raise misfit(f"squeeze: not every axis in {gone} of shape {x.shape} has size 1")
     return reshape(x, tuple(size for place, size in enumerate(x.shape) if place not in gone))
 
 
@@ -228,7 +234,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     size = x.shape[place]
     if isinstance(sections, int):
         if size % sections:
-            raise ShapeError(f"split: an axis of size {size} has no {sections} equal sections")
+            raise misfit(f"split: an axis of size {size} has no {sections} equal sections")
         cuts = list(range(0, size + 1, size // sections)) if size else [0] * (sections + 1)
     else:
         cuts = [0, *sections, size]
@@ -265,5 +271,5 @@ def pad(x: Any, widths: Any, value: float = 0) -> Any:
     """`x` with `value` around it; `widths` is one number, one pair, or a pair an axis, as in ``np.pad``."""
     x = as_tensor(x)
     pairs = np.broadcast_to(np.asarray(widths, np.int64), (x.ndim, 2)).tolist()
-    fill = number(value if is_float(x.dtype) else int(value), x.dtype)
+    fill = number(value if is_float(x.dtype) else bool(value) if x.dtype.kind == "b" else int(value), x.dtype)
     return pad_p(x, fill, [low for low, _ in pairs], [high for _, high in pairs], (0,) * x.ndim)

@@ -29,7 +29,7 @@ def _need(what: str, expected: tuple[TensorType, ...], found: tuple[TensorType, 
         raise ShapeError(f"{what}: expected ({listed[0]}), found ({listed[1]})")
 
 
-def cond_helper(index, branches, operands):
+def cond_helper(index: Any, branches: Any, operands: Any) -> Any:
     """The results of the branch number index (clamped; False is 0) on the operands."""
     return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
 
@@ -68,7 +68,7 @@ def _results(name: str, count: int) -> tuple[str, ...]:
     return (name,) if count == 1 else tuple(f"{name}#{i}" for i in range(count))
 
 
-def while_loop_helper(condition, body, condition_constants, body_constants, carry):
+def while_loop_helper(condition: Any, body: Any, condition_constants: Any, body_constants: Any, carry: Any) -> Any:
     """carry after body has been applied to it for as long as condition holds."""
     while condition(*condition_constants, *carry)[0]:
         carry = body(*body_constants, *carry)
@@ -125,7 +125,7 @@ def _loop(
     return _results(name, len(types))
 
 
-def scan_helper(body, constants, carry, xs, length, reverse):
+def scan_helper(body: Any, constants: Any, carry: Any, xs: Any, length: Any, reverse: Any) -> Any:
     """The last carry, then every output of body stacked, for body called length times on slices of xs."""
     steps = range(length)
     outputs = []

@@ -94,10 +94,14 @@ def _contracted(left: str, x: Any, right: str, y: Any, kept: set[str]) -> tuple[
     shared = [letter for letter in left if letter in right]
     batch = [letter for letter in shared if letter in kept]
     summed = [letter for letter in shared if letter not in kept]
-    places = [tuple(tuple(label.index(c) for c in group) for label in (left, right)) for group in (summed, batch)]
-    result = dot_general(x, y, places[0], places[1])
+    contract, batched = ((_places(left, group), _places(right, group)) for group in (summed, batch))
+    result = dot_general(x, y, contract, batched)
     rest = [c for c in left if c not in shared] + [c for c in right if c not in shared]
     return "".join([*batch, *rest]), result
+
+
+def _places(label: str, letters: Sequence[str]) -> tuple[int, ...]:
+    return tuple(label.index(letter) for letter in letters)
 
 
 def _stretched(label: str, x: Any, other: str, y: Any) -> Any:

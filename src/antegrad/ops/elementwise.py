@@ -30,7 +30,9 @@ class Elementwise(Primitive):
     cost = 1
     """FLOPs an element."""
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: Any, **keywords: Any) -> Any:
+        if keywords:
+            raise TypeError(f"{self.name} takes no keyword {', '.join(keywords)}")
         return bind(self, *harmonise(self.name, *operands))
 
     def checked(self, *operands: TensorType) -> TensorType:
@@ -100,7 +102,7 @@ class Multiply(Binary):
         return dy * b, dy * a
 
 
-def mul_no_nan_helper(cotangent, factor):
+def mul_no_nan_helper(cotangent: Any, factor: Any) -> Any:
     """cotangent * factor, and 0 where the cotangent is 0 even if the factor is infinite or NaN."""
     return np.where(cotangent == 0, cotangent, cotangent * factor)
 
@@ -139,7 +141,7 @@ class Divide(Binary):
         return mul_no_nan(dy, 1 / b), mul_no_nan(-dy, y / b)
 
 
-def truncated_divide_helper(x, y):
+def truncated_divide_helper(x: Any, y: Any) -> Any:
     """Integer quotient rounded toward zero; all bits set where the divisor is 0."""
     safe = np.where(y == 0, np.ones_like(y), y)
     quotient = (x - np.fmod(x, safe)) // safe
@@ -156,7 +158,7 @@ class TruncatedDivide(Binary):
     differentiable = False
 
 
-def truncated_remainder_helper(x, y):
+def truncated_remainder_helper(x: Any, y: Any) -> Any:
     """Remainder with the sign of x; for integers x itself where y is 0, for floats NaN there."""
     return np.fmod(x, y) if x.dtype.kind not in "iu" else np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
 

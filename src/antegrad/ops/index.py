@@ -60,7 +60,7 @@ class Take(Primitive):
         return scatter_p(ops.zeros_like(x), indices, dy, axis, "add"), None
 
 
-def scatter_add_helper(x, indices, updates, axis):
+def scatter_add_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
     """x with updates added along axis at the clamped indices; repeated indices add up."""
     out = x.copy()
     place = (slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)
@@ -68,7 +68,7 @@ def scatter_add_helper(x, indices, updates, axis):
     return out
 
 
-def scatter_set_helper(x, indices, updates, axis):
+def scatter_set_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
     """x with updates in place along axis at the clamped indices; the last of repeated indices wins."""
     out = x.copy()
     out[(slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)] = updates
@@ -132,13 +132,13 @@ class Scatter(Primitive):
         return ops.where(untouched, dy, 0), None, ops.where(wins, take_p(dy, indices, axis), 0)
 
 
-def dynamic_slice_helper(x, starts, sizes):
+def dynamic_slice_helper(x: Any, starts: Any, sizes: Any) -> Any:
     """The block of x of the given sizes that begins at starts, moved back inside where it would stick out."""
     place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, sizes)]
     return x[tuple(slice(start, start + size) for start, size in zip(place, sizes))]
 
 
-def dynamic_update_slice_helper(x, update, starts):
+def dynamic_update_slice_helper(x: Any, update: Any, starts: Any) -> Any:
     """x with the block that begins at starts replaced by update."""
     place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, update.shape)]
     out = x.copy()

@@ -64,7 +64,8 @@ class DotGeneral(Primitive):
         return emitter.convert(product, wide, target)
 
     def vjp(self, dy: Any, y: Any, a: Any, b: Any, *, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> Any:
-        return _cotangent(dy, a, b, contract, batch, 0), _cotangent(dy, b, a, contract[::-1], batch[::-1], 1)
+        of_b = _cotangent(dy, b, a, (contract[1], contract[0]), (batch[1], batch[0]), 1)
+        return _cotangent(dy, a, b, contract, batch, 0), of_b
 
     def flops(self, equation: Equation) -> int:
         contracted = math.prod(equation.input_types[0].shape[axis] for axis in equation.params["contract"][0])

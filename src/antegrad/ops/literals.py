@@ -71,7 +71,7 @@ def array_literal(value: np.ndarray) -> Code:
     return Code(f"np.array({_rows(value)}, {dtype_code(value.dtype)})")
 
 
-def _rows(value: np.ndarray | np.generic) -> str:
+def _rows(value: np.ndarray) -> str:
     if value.ndim == 0:
-        return scalar_literal(value[()]).text
-    return f"[{', '.join(_rows(row) for row in value)}]"  # pyright: ignore[reportGeneralTypeIssues]
+        return scalar_literal(value).text
+    return f"[{', '.join(_rows(np.asarray(row)) for row in value)}]"

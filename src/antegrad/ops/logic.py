@@ -123,7 +123,7 @@ class Where(Elementwise):
         return 0
 
 
-def float_to_integer_helper(x, dtype):
+def float_to_integer_helper(x: Any, dtype: Any) -> Any:
     """x rounded toward zero and clamped to what dtype holds; 0 for NaN."""
     info = np.iinfo(dtype)
     wide = np.trunc(np.where(np.isnan(x), np.zeros_like(x), x).astype(np.float64))

@@ -121,8 +121,8 @@ class Slice(Primitive):
         return x.with_shape(-(-(h - lo) // s) for lo, h, s in zip(start, stop, step, strict=True))
 
     def render(self, equation: Equation, *operands: Code) -> Code:
-        bounds = zip(*(equation.params[k] for k in ("start", "stop", "step")), equation.input_types[0].shape, strict=True)
-        parts = [_slice_code(*bound) for bound in bounds]
+        bounds = (equation.params[key] for key in ("start", "stop", "step"))
+        parts = [_slice_code(*bound) for bound in zip(*bounds, equation.input_types[0].shape, strict=True)]
         while parts and parts[-1] == ":":
             parts.pop()
         return Code(f"{operands[0].inside(ATOM)}[{', '.join(parts) or '...'}]")
@@ -147,7 +147,7 @@ def _slice_code(start: int, stop: int, step: int, size: int) -> str:
     return f"{text}:{step}" if step != 1 else text
 
 
-def pad_helper(x, fill, low, high, interior):
+def pad_helper(x: Any, fill: Any, low: Any, high: Any, interior: Any) -> Any:
     """x with `interior` fill elements between neighbours and `low`, `high` around it; negative ones cut off."""
     spread = [max(0, (size - 1) * (gap + 1) + 1) if size else 0 for size, gap in zip(x.shape, interior)]
     shape = [size + max(before, 0) + max(after, 0) for size, before, after in zip(spread, low, high)]
@@ -184,7 +184,8 @@ class Pad(Primitive):
         )
 
     def vjp(self, dy: Any, y: Any, x: Any, fill: Any, *, low: Any, high: Any, interior: Any) -> Any:
-        kept = pad_p(dy, ops.zeros((), dy.dtype), *(tuple(-n for n in side) for side in (low, high)), (0,) * x.ndim)
+        less_low, less_high = (tuple(-n for n in side) for side in (low, high))
+        kept = pad_p(dy, ops.zeros((), dy.dtype), less_low, less_high, (0,) * x.ndim)
         dx = slice_p(kept, (0,) * x.ndim, kept.shape, tuple(gap + 1 for gap in interior))
         return dx, ops.sum(dy) - ops.sum(dx)
 

@@ -19,7 +19,7 @@ from antegrad.ops.dispatch import as_tensor, bind
 __all__ = ["argsort", "sort", "sort_p"]
 
 
-def sort_helper(operands, axis):
+def sort_helper(operands: Any, axis: Any) -> Any:
     """All operands in the order that sorts the first along axis: stable, NaN last."""
     keys = operands[0] if operands[0].dtype.kind in "fiub" else operands[0].astype(np.float32)
     order = np.argsort(keys, axis=axis, kind="stable")

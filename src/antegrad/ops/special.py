@@ -1,10 +1,11 @@
 """What NumPy lacks: the fused multiply-add, the error function and its inverse.
 
-In f32 the host repeats XLA's own arithmetic, so that what is drawn from a normal distribution has the same bits on both.
+In f32 the host repeats the arithmetic of XLA, so that normally distributed draws have the same bits on both.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,23 +27,23 @@ from antegrad.ops.tensor import Tensor
 __all__ = ["erf", "erfinv", "fma"]
 
 
-def fma_helper(x, y, z):
+def fma_helper(x: Any, y: Any, z: Any) -> Any:
     """x * y + z rounded once: sums that keep their error, the last but one rounded to odd (Boldo, Melquiond, 2008)."""
     dtype = np.result_type(x, y, z)
     x, y, z = (np.asarray(operand, dtype).astype(np.float64) for operand in (x, y, z))
 
-    def two_sum(a, b):
+    def two_sum(a: Any, b: Any) -> Any:
         total = a + b
         part = total - a
         return total, (a - (total - part)) + (b - part)
 
-    def odd_sum(a, b):
+    def odd_sum(a: Any, b: Any) -> Any:
         total, error = two_sum(a, b)
         neighbour = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
         even = total.view(np.int64) % 2 == 0
         return np.where(even & (error != 0) & np.isfinite(error), neighbour, total)
 
-    def halves(a):
+    def halves(a: Any) -> Any:
         high = 134217729.0 * a
         high = high - (high - a)
         return high, a - high
@@ -86,27 +87,27 @@ class Fma(Elementwise):
 
 
 def erfinv_helper(
-    x,
-    center=(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-            -0.00417768164, 0.246640727, 1.50140941),
-    tail=(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-          0.00943887047, 1.00167406, 2.83297682),
-):  # fmt: skip
+    x: Any,
+    center: Any = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+                   -0.00417768164, 0.246640727, 1.50140941),
+    tail: Any = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+                 0.00943887047, 1.00167406, 2.83297682),
+) -> Any:  # fmt: skip
     """Inverse of the error function in f32 (Giles, 2010), with the bits that XLA gives on a CPU.
 
     There the product before a sum is not rounded. In f64 that product is exact, so rounding the sum is enough.
     """
     f32 = np.float32
 
-    def fma(a, b, c):
+    def fma(a: Any, b: Any, c: Any) -> Any:
         return (np.multiply(a, b, dtype=np.float64) + c).astype(f32)
 
-    def horner(x, total, *coefficients):
+    def horner(x: Any, total: Any, *coefficients: float) -> Any:
         for coefficient in coefficients:
             total = fma(total, x, f32(coefficient))
         return total
 
-    def log(x):  # Cephes, logf.c
+    def log(x: Any) -> Any:  # Cephes, logf.c
         mantissa, exponent = np.frexp(x)
         low = mantissa < f32(0.707106781186547524)
         exponent = (exponent - low).astype(f32)
@@ -119,7 +120,7 @@ def erfinv_helper(
         total = fma(total, cube, exponent * f32(-2.12194440e-4))
         return fma(exponent, f32(0.693359375), fma(square, f32(-0.5), z) + total)
 
-    def log1p(x):  # Cephes, unity.c, for -1 <= x <= 0
+    def log1p(x: Any) -> Any:  # Cephes, unity.c, for -1 <= x <= 0
         top = horner(x, f32(4.5270000862e-5), 4.9854102823e-1, 6.5787325942e0, 2.9911919329e1, 6.0949667981e1,
                      5.7112963591e1, 2.0039553499e1)  # fmt: skip
         bottom = horner(x, f32(1), 1.5062909083e1, 8.3047565968e1, 2.2176239824e2, 3.0909872225e2, 2.1642788615e2,
@@ -128,12 +129,12 @@ def erfinv_helper(
         near = x + fma(square, f32(-0.5), square * x * (top / bottom))
         return np.where(x > f32(1 - 2**0.5), near, log(f32(1) + x))
 
-    def block(x):
+    def block(x: Any) -> Any:
         w = -log1p(x * -x)
         inner = w < 5
         w = np.where(inner, w - f32(2.5), np.sqrt(w) - f32(3))
         total = np.where(inner, f32(center[0]), f32(tail[0]))
-        for a, b in zip(center[1:], tail[1:]):
+        for a, b in zip(center[1:], tail[1:], strict=True):
             total = fma(total, w, np.where(inner, f32(a), f32(b)))
         edge = np.where(np.abs(x) == 1, f32(np.inf), f32(np.nan))
         return x * np.where(np.abs(x) < 1, total, edge)
@@ -142,12 +143,12 @@ def erfinv_helper(
     return np.concatenate([block(part) for part in blocks]).reshape(x.shape)
 
 
-def erfinv64_helper(x):
+def erfinv64_helper(x: Any) -> Any:
     """Inverse of the error function in f64 (Giles, 2010)."""
     w = -np.log1p(x * -x)
     near, far, root = w - 3.125, w < 16, np.sqrt(w)
 
-    def horner(x, total, *coefficients):
+    def horner(x: Any, total: Any, *coefficients: float) -> Any:
         for coefficient in coefficients:
             total = total * x + coefficient
         return total
@@ -219,6 +220,11 @@ def _composition(formula: Callable[[Any], Any], type: TensorType) -> Program:
     return builder.finish("formula", [result], ["y"])
 
 
+def _tables(helper: Callable[..., Any]) -> list[tuple[float, ...]]:
+    """The tables of coefficients that stand in the signature of a helper."""
+    return [p.default for p in inspect.signature(helper).parameters.values() if p.default is not p.empty]
+
+
 class Erfinv(Special):
     """Inverse of the error function; infinite at -1 and 1, NaN beyond.
 
@@ -228,7 +234,7 @@ class Erfinv(Special):
     helpers = (erfinv_helper, erfinv64_helper)
 
     def formula(self, x: Any) -> Any:
-        center, tail = erfinv_helper.__defaults__ or ()
+        center, tail = _tables(erfinv_helper)
         w = -ops.log1p(x * -x)
         inner = w < 5
         w = ops.where(inner, w - 2.5, ops.sqrt(w) - 3)
@@ -242,18 +248,19 @@ class Erfinv(Special):
 
 
 def erf_helper(
-    x,
-    top=(2.2905065861350646e-4, 3.4082910107109506e-3, 5.0955695062380861e-2, 1.8520832239976145e-1, 1.128379143519084),
-    bottom=(-1.1791602954361697e-7, 2.3547966471313185e-5, 1.0179625278914885e-3, 1.4070470171167667e-2,
-            1.1098505178285362e-1, 4.9746925110067538e-1, 1.0),
-):  # fmt: skip
+    x: Any,
+    top: Any = (2.2905065861350646e-4, 3.4082910107109506e-3, 5.0955695062380861e-2, 1.8520832239976145e-1,
+                1.128379143519084),
+    bottom: Any = (-1.1791602954361697e-7, 2.3547966471313185e-5, 1.0179625278914885e-3, 1.4070470171167667e-2,
+                   1.1098505178285362e-1, 4.9746925110067538e-1, 1.0),
+) -> Any:  # fmt: skip
     """The error function in f32 (a rational minimax approximation), with the bits that XLA gives on a CPU.
 
     There the product before a sum is not rounded. In f64 that product is exact, so rounding the sum is enough.
     """
     square = x * x
 
-    def horner(first, *coefficients):
+    def horner(first: float, *coefficients: float) -> Any:
         total = np.float32(first)
         for coefficient in coefficients:
             total = (np.multiply(total, square, dtype=np.float64) + np.float32(coefficient)).astype(np.float32)
@@ -262,10 +269,10 @@ def erf_helper(
     return np.where(np.abs(x) < np.float32(3.8325069), x * horner(*top) / horner(*bottom), np.sign(x))
 
 
-def erf64_helper(x):
+def erf64_helper(x: Any) -> Any:
     """The error function in f64 (Cephes, ndtr.c)."""
 
-    def horner(x, total, *coefficients):
+    def horner(x: Any, total: Any, *coefficients: float) -> Any:
         for coefficient in coefficients:
             total = total * x + coefficient
         return total
@@ -292,7 +299,7 @@ class Erf(Special):
 
     def formula(self, x: Any) -> Any:
         square = x * x
-        top, bottom = (_horner(square, table) for table in erf_helper.__defaults__ or ())
+        top, bottom = (_horner(square, table) for table in _tables(erf_helper))
         return ops.where(ops.abs(x) < 3.8325069, x * top / bottom, ops.sign(x))
 
     def vjp(self, dy: Any, y: Any, x: Any) -> Any:

@@ -20,7 +20,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
-def threefry2x32_helper(key, high, low):
+def threefry2x32_helper(key: Any, high: Any, low: Any) -> Any:
     """Twenty rounds of Threefry-2x32 on the counters (high, low) under a key of two u32."""
     rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
     keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))

@@ -93,7 +93,7 @@ class Sqrt(Unary):
         return mul_no_nan(dy, 0.5 / y)
 
 
-def rsqrt_helper(x):
+def rsqrt_helper(x: Any) -> Any:
     """1 / sqrt(x)."""
     return np.ones_like(x) / np.sqrt(x)
 
@@ -164,7 +164,7 @@ class Tanh(Unary):
         return dy * (1 - y * y)
 
 
-def sigmoid_helper(x):
+def sigmoid_helper(x: Any) -> Any:
     """1 / (1 + exp(-x)), computed on the side that cannot overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, np.ones_like(x), small) / (np.ones_like(x) + small)

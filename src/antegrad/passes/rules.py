@@ -208,7 +208,10 @@ def reduce_nothing(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value | 
 
 @rule("reduce_sum")
 def sum_of_transpose(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value | None:
-    """The sum of a transpose is a sum of the original, where what is left keeps its order. NumPy adds in memory order."""
+    """The sum of a transpose is a sum of the original, where what is left keeps its order.
+
+    The bits stay, because NumPy adds in the order of memory.
+    """
     inner = p.producer(x, transpose_p)
     if inner is None:
         return None

@@ -14,7 +14,7 @@ from antegrad.ir.types import DTypeLike, is_float, type_of
 from antegrad.ops.arrays import normalize_axis
 from antegrad.ops.dispatch import as_tensor, untraced
 from antegrad.ops.tensor import Tensor
-from antegrad.random.draws import checked_bound, checked_float, fraction, scaled
+from antegrad.random.draws import broadcasts, checked_bound, checked_float, fraction, scaled
 from antegrad.random.keys import Shape, checked_key, checked_shape, refused
 
 
@@ -39,9 +39,7 @@ def normal(key: Any, shape: Shape = (), dtype: DTypeLike = "f32") -> Any:
     return ops.erfinv(u) * np.array(np.sqrt(2), u.dtype)
 
 
-def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: DTypeLike = "f32"
-) -> Any:
+def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: DTypeLike = "f32") -> Any:
     """Standard normal floats in the open interval (lower, upper): ``sqrt(2) * erfinv(u)``, u between erf of the ends.
 
     `lower` and `upper` are numbers or arrays, known when captured; they broadcast to `shape`, which by default is
@@ -83,7 +81,7 @@ def laplace(key: Any, shape: Shape = (), dtype: DTypeLike = "f32") -> Any:
 def cauchy(key: Any, shape: Shape = (), dtype: DTypeLike = "f32") -> Any:
     """Floats of density ``1 / (pi * (1 + x**2))``: ``tan(pi * (u - 1/2))`` for u uniform in (0, 1)."""
     u = _uniform("cauchy", key, shape, dtype, _info("cauchy", dtype).eps)
-    return ops.tan((u - 0.5) * math.pi)
+    return ops.tan(ops.multiply(ops.subtract(u, 0.5), math.pi))
 
 
 def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None) -> Any:
@@ -97,7 +95,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     place = normalize_axis(axis, logits.ndim, "random.categorical")
     batch = (*logits.shape[:place], *logits.shape[place + 1 :])
     shape = batch if shape is None else checked_shape("categorical", shape)
-    if len(shape) < len(batch) or np.broadcast_shapes(shape, batch) != shape:
+    if not broadcasts(batch, shape):
         raise refused(ShapeError, "categorical", f"one draw for each of {batch} does not broadcast to {shape}")
     lead = len(shape) - len(batch)
     noise = gumbel(key, (*shape[: lead + place], logits.shape[place], *shape[lead + place :]), logits.dtype)

@@ -53,19 +53,18 @@ def fraction(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     width = 8 if info.nmant < 8 else info.bits
     mantissas = ops.convert(bits(key, shape, f"u{width}"), integer) >> (width - info.nmant)
     one = int(np.ones((), dtype).view(integer))
-    return ops.bitcast(mantissas | one, dtype) - 1.0
+    return ops.subtract(ops.bitcast(mantissas | one, dtype), 1.0)
 
 
 def scaled(operation: str, part: Any, low: Any, high: Any) -> Any:
     """``part * (high - low) + low`` for fractions `part`; steps that are known to change nothing are left out."""
-    known = not isinstance(low, Tensor) and not isinstance(high, Tensor)
-    with untraced() if known else nullcontext():
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return ops.maximum(low, _multiply_add(part, high - low, low))
+    with np.errstate(over="ignore", invalid="ignore"):
         span = high - low
-    if not known:
-        return ops.maximum(low, _multiply_add(part, span, low))
     if not np.isfinite(span.astype(np.float64)).all():
         raise refused(ValueError, operation, f"from {low} to {high} is no finite range in {SHORT_NAMES[part.dtype]}")
-    if np.isin(np.frexp(span.astype(np.float64))[0], (0, 0.5)).all():  # a power of two: the product is exact
+    if np.isin(np.frexp(span.astype(np.float64))[0], (0, 0.5, -0.5)).all():  # a power of two: the product is exact
         product = part if (span == 1).all() else part * span
         result = product + low if np.any(low != 0) else product
     else:
@@ -97,8 +96,8 @@ def randint(key: Any, shape: Shape, low: Any, high: Any, dtype: DTypeLike = "i32
     """Integers in [low, high), each from twice as many bits as it has, reduced by ``% (high - low)``.
 
     `low` and `high` are integers, or integer arrays or tensors that broadcast to `shape` and whose element type fits
-    in `dtype` (in i32 when it has fewer bits). Where ``high <= low`` the result is `low`. Not exactly uniform unless
-    the range is a power of two: the bias is at most ``(high - low) / 2**64`` for up to 32 bits.
+    in `dtype` (in i32 when it has fewer bits). Where ``high <= low`` the result is `low`. Exactly uniform only if
+    ``high - low`` is a power of two.
 
     Raises `DTypeError` for bounds that do not fit in `dtype`, `ShapeError` for bounds that do not broadcast to `shape`.
     """
@@ -111,11 +110,11 @@ def randint(key: Any, shape: Shape, low: Any, high: Any, dtype: DTypeLike = "i32
     with untraced() if known else nullcontext():
         low, span = _range(low, high, shape, dtype, wide)
         half = ops.truncated_remainder(ops.full(span.shape, 2 ** (wide.itemsize * 4), span.dtype), span)
-        multiplier = ops.truncated_remainder(half * half, span)
+        multiplier = ops.truncated_remainder(ops.multiply(half, half), span)
     first, second = split(key)
     upper, lower = (ops.truncated_remainder(bits(one, shape, span.dtype), span) for one in (first, second))
-    offset = ops.truncated_remainder(upper * multiplier + lower, span)
-    return ops.convert(low + ops.convert(offset, wide), dtype)
+    offset = ops.truncated_remainder(ops.add(ops.multiply(upper, multiplier), lower), span)
+    return ops.convert(ops.add(low, ops.convert(offset, wide)), dtype)
 
 
 def _range(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype, wide: np.dtype) -> tuple[Any, Any]:
@@ -130,7 +129,7 @@ def _range(low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype, wide: n
     low, high = (checked_bound("randint", n, end, shape, wide) for n, end in (("low", low), ("high", high)))
     if wide != dtype:
         low, high = ops.clip(low, limits.min, limits.max), ops.clip(high, limits.min, limits.max + 1)
-    return low, ops.where(high > low, ops.convert(high - low, unsigned), 1)
+    return low, ops.where(high > low, ops.convert(ops.subtract(high, low), unsigned), 1)
 
 
 def checked_float(operation: str, dtype: DTypeLike) -> np.dtype:
@@ -152,10 +151,12 @@ def checked_bound(operation: str, name: str, value: Any, shape: tuple[int, ...],
         raise refused(DTypeError, operation, f"{name}: {error}") from None
     if not fits:
         raise refused(DTypeError, operation, f"{name}: {type_of(value)} does not fit in {SHORT_NAMES[dtype]}")
-    try:
-        broadcasts = np.broadcast_shapes(value.shape, shape) == shape
-    except ValueError:
-        broadcasts = False
-    if not broadcasts:
+    if not broadcasts(value.shape, shape):
         raise refused(ShapeError, operation, f"{name}: {type_of(value)} does not broadcast to the shape {shape}")
     return ops.convert(value, dtype)
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether `shape` broadcasts to `target`."""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in pairs)

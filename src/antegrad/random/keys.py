@@ -78,7 +78,7 @@ def checked_key(operation: str, key: Any) -> Any:
 def checked_shape(operation: str, shape: Shape) -> tuple[int, ...]:
     """A size or a sequence of sizes as a tuple; a `ShapeError` for a size that is negative or no integer."""
     try:
-        return spec((shape,) if isinstance(shape, np.integer) else shape).shape
+        return spec(int(shape) if isinstance(shape, np.integer) else shape).shape
     except (ShapeError, TypeError) as error:
         raise refused(ShapeError, operation, str(error)) from None
 

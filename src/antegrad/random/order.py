@@ -21,7 +21,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     """``arange(x)`` (i32) in random order for an integer `x`, or the array or tensor `x` reordered along `axis`.
 
     With `independent` every line along `axis` gets an order of its own. The order comes from sorting by random 32-bit
-    numbers, as often as makes equal ones harmless: `ceil(3 log(size) / log(2**32))` times.
+    numbers, as often as makes equal ones harmless: ``ceil(3 * log(size) / log(2**32 - 1))`` times.
     """
     key, count = checked_key("permutation", key), _count("permutation", x)
     if count is not None:
@@ -52,7 +52,7 @@ def choice(key: Any, x: Any, shape: Shape = (), replace: bool = True, axis: int 
     x = ops.arange(count) if count is not None else as_tensor(x)
     place = normalize_axis(axis, x.ndim, "random.choice")
     drawn, size = math.prod(shape), x.shape[place]
-    if drawn and not size or not replace and drawn > size:
+    if drawn > (math.inf if replace and size else size):
         raise refused(ShapeError, "choice", f"{drawn} elements of {size} with replace={replace}")
     if replace:
         return ops.take_p(x, randint(key, shape, 0, size), place)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import re
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from antegrad.errors import ProgramError
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType, spec
-from antegrad.render.python import helper_name
+from antegrad.render.python import helper_name, printed_helper
 
 
 def from_python(source: str | Path) -> Program:
@@ -89,16 +87,13 @@ class _TracedNumPy:
 
 def _traced_helpers(functions: list[ast.FunctionDef]) -> dict[str, Callable[..., Any]]:
     """The primitives behind the helpers in the text; an edited helper is left as it is, and traced."""
-    written = {function.name: ast.dump(function) for function in functions}
+    written = {function.name: ast.unparse(function) for function in functions}
     traced: dict[str, Callable[..., Any]] = {}
     for primitive in REGISTRY.values():
         stand_ins = primitive.traced_helpers()
         for helper in primitive.helpers:
             name = helper_name(helper)
-            stock = ast.parse(textwrap.dedent(inspect.getsource(helper))).body[0]
-            assert isinstance(stock, ast.FunctionDef)
-            stock.name = name
-            if written.get(name) == ast.dump(stock):
+            if written.get(name) == ast.unparse(printed_helper(helper)):
                 traced[name] = _CONTROL.get(name) or stand_ins[helper.__name__]
     return traced
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -38,13 +39,13 @@ def python(program: Program, inline: bool = True) -> str:
     functions = _Functions(inline)
     functions.add(program)
     body = "\n\n\n".join(functions.texts)
-    helpers = [textwrap.dedent(inspect.getsource(helper)).rstrip() for helper in _used_helpers(program, body)]
+    helpers = [ast.unparse(printed_helper(helper)) for helper in _used_helpers(program, body)]
     imports = "import numpy as np\n"
     if "bfloat16" in body:
         imports += "from ml_dtypes import bfloat16\n"
     head = f'"""The program `{program.name}` as NumPy; edit it and bring it back with `antegrad.from_python`."""\n'
-    module = "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
-    return _HELPER.sub(r"\1", module)
+    body = _HELPER.sub(r"\1", body)
+    return "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
 
 
 def _used_helpers(program: Program, body: str) -> list[Callable]:
@@ -58,6 +59,19 @@ _HELPER = re.compile(r"\b(\w+)_helper\b")
 def helper_name(helper: Callable) -> str:
     """What a helper of a primitive is called in a printed module: its name without ``_helper``."""
     return _HELPER.sub(r"\1", helper.__name__)
+
+
+def printed_helper(helper: Callable) -> ast.FunctionDef:
+    """The definition of a helper as it is printed: under its printed name, and without annotations."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(helper))).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    for node in ast.walk(definition):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+    definition.name = helper_name(helper)
+    return definition
 
 
 HELPER_NAMES = frozenset(helper_name(helper) for primitive in REGISTRY.values() for helper in primitive.helpers)

@@ -32,8 +32,8 @@ class HostExecutable:
         self.signature = Signature.of(program)
         self._program = program
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        arrays = [np.asarray(leaf) for leaf in self.signature.checked(leaves)]
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        arrays = [np.asarray(leaf) for leaf in self.signature.checked(tree.leaves(arguments))]
         return self.signature.result(host.run(self._program, [*arrays, *self._program.captured]))
 
 
@@ -132,7 +132,7 @@ class CompiledProgram(Compiled):
         self.compilations.append(f"compiled {program.name} for {self._executable.signature} on {self.device.name}")
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._executable(tree.leaves(arguments))
+        return self._executable(arguments)
 
     def __repr__(self) -> str:
         return f"<Compiled {self.program!r} on {self.device.name}>"
@@ -217,14 +217,14 @@ _run_cache: WeakKeyDictionary[Program, dict[DeviceInfo, XlaExecutable]] = WeakKe
 
 def run(program: Program, arguments: Sequence[Any], device: str | DeviceInfo | None = None) -> Any:
     """`Program.run`: the outputs as NumPy arrays, from arrays that lie anywhere; compiled once for each device."""
-    info, leaves = resolve(device), tree.leaves(arguments)
+    info = resolve(device)
     if info.handle is None:
-        return HostExecutable(program)(leaves)
+        return HostExecutable(program)(arguments)
     executables = _run_cache.setdefault(program, {})
     if info not in executables:
         executables[info] = XlaExecutable(program, info)
     executable = executables[info]
-    return tree.map(np.array, executable(executable.place(leaves)))
+    return tree.map(np.array, executable(executable.place(tree.leaves(arguments))))
 
 
 provide("run", run)

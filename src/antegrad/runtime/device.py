@@ -182,29 +182,31 @@ def _find(name: str, origin: str) -> DeviceInfo:
     """The device called `name`. The host is found without a start of JAX."""
     if name == "host":
         return _host()
-    platform, _, index = name.partition(":")
     found = _accelerated()
-    matching = [info for info in found if info.platform == platform]
-    if matching and not name.endswith(":") and (not index or index.isdecimal() and int(index) < len(matching)):
-        return matching[int(index or 0)]
-    available = ", ".join(["host", *(info.name for info in found)])
-    if platform in ("gpu", "tpu", "cpu"):
-        reason = f"{name!r} is not to be had: " + ("there are not so many" if matching else _why_not_faster())
+    platform, _, index = name.partition(":")
+    same = [info for info in found if info.platform == platform]
+    if name == platform and same:
+        return same[0]
+    if index.isdecimal() and int(index) < len(same):
+        return same[int(index)]
+    if platform not in ("cpu", "gpu", "tpu") and not same:
+        reason = "is unknown: expected host, cpu, gpu or tpu, or one of several such as gpu:1"
     else:
-        reason = f"{name!r} is unknown: expected host, cpu, gpu or tpu, or one of several such as gpu:1"
-    raise DeviceError(f"{origin}: the device {reason}. Available here: {available}")
+        reason = f"is not to be had: {f'only {len(same)} of {platform} here' if same else _why_not_faster()}"
+    available = ", ".join(["host", *(info.name for info in found)])
+    raise DeviceError(f"{origin}: the device {name!r} {reason}. Available here: {available}")
 
 
 def _why_not_faster() -> str:
     """Why JAX offers no GPU or TPU."""
-    allowed = jax.config.jax_platforms
+    allowed = jax.config.read("jax_platforms")
     limit = f" (JAX_PLATFORMS={allowed})" if allowed else ""
     try:
         jax.default_backend()
     except RuntimeError as error:
         return f"jax could not start{limit}: {error}"
-    if not limit and (Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")):
-        if not any(find_spec(plugin) for plugin in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
-            return "an NVIDIA GPU is visible, but this jax has no CUDA: pip install 'antegrad[cuda]'"
+    if limit or not (Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")):
+        return f"jax found no GPU or TPU{limit}"
+    if any(find_spec(plugin) for plugin in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
         return "jax's CUDA plugin did not start: python -c \"import jax; jax.devices('cuda')\" says why"
-    return f"jax found no GPU or TPU{limit}"
+    return "an NVIDIA GPU is visible, but this jax has no CUDA: pip install 'antegrad[cuda]'"

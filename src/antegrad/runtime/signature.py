@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from antegrad import tree
 from antegrad.errors import DTypeError, NameMissing, ShapeError, TraceError
@@ -53,21 +54,28 @@ class Signature:
             chosen += found
         return tuple(sorted(set(chosen)))
 
-    def checked(self, leaves: Sequence[Any]) -> list[Any]:
+    def checked(self, leaves: Sequence[Any], traced: bool = False) -> list[Any]:
         """`leaves` as arrays of exactly the input types; Python numbers become scalars of the type that is expected.
 
-        Arrays of JAX stay what they are. Raises `ShapeError`, `DTypeError` or `TraceError`, naming the input.
+        Arrays of JAX stay what they are, and so does what JAX traces, if `traced` allows that. Raises `ShapeError`,
+        `DTypeError` or `TraceError`, naming the input.
         """
-        if len(leaves) != len(self.input_types):
-            raise ShapeError(
-                f"program {self.name} takes {_count(len(self.input_types), 'array')} ({self}), found {len(leaves)}"
-            )
-        return [self._checked(position, leaf) for position, leaf in enumerate(leaves)]
+        self.check_count(leaves)
+        return [self.checked_leaf(position, leaf, traced) for position, leaf in enumerate(leaves)]
 
-    def _checked(self, position: int, leaf: Any) -> Any:
+    def check_count(self, leaves: Sequence[Any]) -> None:
+        """Raise `ShapeError` unless there is one leaf for each input."""
+        if len(leaves) != len(self.input_types):
+            noun = "array" if len(self.input_types) == 1 else "arrays"
+            raise ShapeError(
+                f"program {self.name} takes {len(self.input_types)} {noun} ({self}), found {len(leaves)}"
+            )
+
+    def checked_leaf(self, position: int, leaf: Any, traced: bool = False) -> Any:
+        """The leaf at `position`, as `checked` gives it."""
         expected = self.input_types[position]
         where = f"program {self.name}: input {self.input_names[position]}"
-        if isinstance(leaf, jax.core.Tracer):
+        if isinstance(leaf, Tracer) and not traced:
             raise TraceError(f"{where} is traced by JAX: call ag.as_jax(program) inside a function that JAX traces")
         try:
             array = leaf if isinstance(leaf, jax.Array) else _as_array(leaf, expected)
@@ -92,6 +100,3 @@ def _as_array(leaf: Any, expected: TensorType) -> np.ndarray:
         return number(leaf, expected.dtype) if not expected.shape else as_array(leaf)
     return as_array(leaf)
 
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

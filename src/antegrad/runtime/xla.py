@@ -12,11 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
+from antegrad import tree
 from antegrad.errors import DeviceError, ProgramError, ShapeError
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType
@@ -45,8 +47,8 @@ program_p.multiple_results = True
 
 
 @program_p.def_abstract_eval
-def _output_avals(*_: Any, module: Module) -> list[jax.core.ShapedArray]:
-    return [jax.core.ShapedArray(type.shape, type.dtype) for type in module.output_types]
+def _output_avals(*_: Any, module: Module) -> list[ShapedArray]:
+    return [ShapedArray(type.shape, type.dtype) for type in module.output_types]
 
 
 def _lower(context: mlir.LoweringRuleContext, *operands: Any, module: Module) -> Sequence[ir.Value]:
@@ -55,8 +57,8 @@ def _lower(context: mlir.LoweringRuleContext, *operands: Any, module: Module) ->
     except ir.MLIRError as error:
         raise ProgramError(f"program {module.name}: its StableHLO text does not parse: {error}") from None
     # The result types come from the parsed `main`, because JAX's helpers for them change between its releases.
-    main = next(op for op in parsed.body.operations if op.attributes["sym_name"].value == "main")
-    results = ir.FunctionType(main.attributes["function_type"].value).results
+    main = next(op for op in parsed.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+    results = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).results
     name = mlir.merge_mlir_modules(context.module_context.module, f"antegrad_{module.name}", parsed)
     return func.CallOp(list(results), ir.FlatSymbolRefAttr.get(name), list(operands)).results
 
@@ -100,30 +102,36 @@ class XlaExecutable:
             self._captured = [jax.device_put(_private(array), device.handle) for array in program.captured]
             self._device_arrays = frozenset({type(jax.device_put(np.float32(0), device.handle))})
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        """The outputs, as arrays of JAX in the captured structure, for one leaf an input.
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        """The outputs, as arrays of JAX in the captured structure, for arguments that are leaves or pytrees.
 
         JAX's own dispatch compares the types, before anything is donated; what it refuses is looked at again here,
         for an error that names the input.
         """
-        if self._device_arrays != frozenset(map(type, leaves)):
-            leaves = [self._ready(leaf) for leaf in self.signature.checked(leaves)]
+        if self._device_arrays != frozenset(map(type, arguments)):
+            arguments = self._ready(tree.leaves(arguments))
         try:
-            return self.compiled(*leaves, *self._captured)
+            return self.compiled(*arguments, *self._captured)
         except (TypeError, ValueError, RuntimeError):
-            self._explain(self.signature.checked(leaves))
+            self._explain(self.signature.checked(arguments))
             raise
 
     def place(self, leaves: Sequence[Any]) -> list[Any]:
         """`leaves` with the arrays of JAX moved to this device."""
         return [jax.device_put(x, self.device.handle) if isinstance(x, jax.Array) else x for x in leaves]
 
-    def _ready(self, leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array):
-            return leaf
+    def _ready(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """`leaves` with all that is no array of JAX yet checked and made one, or an array that JAX will not cast."""
+        self.signature.check_count(leaves)
+        return [
+            leaf if type(leaf) in self._device_arrays else self._put(self.signature.checked_leaf(position, leaf))
+            for position, leaf in enumerate(leaves)
+        ]
+
+    def _put(self, leaf: Any) -> Any:
         if leaf.dtype.itemsize < 8:
             return _private(leaf)
-        with jax.enable_x64(True):
+        with jax.enable_x64(True):  # or else JAX would narrow it
             return jax.device_put(_private(leaf), self.device.handle)
 
     def _explain(self, leaves: Sequence[Any]) -> None:

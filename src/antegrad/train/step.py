@@ -47,8 +47,7 @@ class TrainState:
     @property
     def named_arrays(self) -> dict[str, Any]:
         """Every array by name: ``param.0.w``, ``opt.m.0.w``, ``opt.count``."""
-        parts = {"param": self.model, "opt": self.optimizer_state}
-        return {f"{part}.{name}": leaf for part, node in parts.items() for name, leaf in tree.named_leaves(node).items()}
+        return tree.named_leaves({"param": self.model, "opt": self.optimizer_state})
 
 
 class TrainStep:

@@ -1,0 +1,89 @@
+"""Reductions, and the means, variances and exponentials composed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import antegrad as ag
+from antegrad import ops
+from antegrad.errors import DTypeError, ShapeError
+from tests.ops.certification import Case, cases, check_derivatives, check_forward
+from tests.support import COMPOSED, EXACT, SUM, devices, run
+
+
+def over_axes(name: str, types: str, bounds: str = "", **options: Any) -> list[Case]:
+    """All axes in each of `types`; then, in the first of them, one, several and no axes, kept and dropped."""
+    letter = types[0]
+    first = {"F": "f64", "D": "f64", "N": "f64", "I": "i32", "b": "bool", "A": "f64"}[letter]
+    shapes = [("3,4", {"axis": 0}), ("3,4", {"axis": -1, "keepdims": True}), ("2,3,4", {"axis": (0, 2)})]
+    shapes += [("2,3,4", {"axis": (1, -1), "keepdims": True}), ("2,3", {"axis": ()}), ("", {}), ("1", {})]
+    shapes += [("0,3", {"axis": 1}), ("2,0,3", {"axis": (0, 2)})]
+    by_type = [case for type in types.split() for case in cases(name, f"{type}[4,5]{bounds}", **options)]
+    return by_type + [c for s, axes in shapes for c in cases(name, f"{first}[{s}]{bounds}", **axes, **options)]
+
+
+def sum_as(x: jax.Array, **axes: Any) -> jax.Array:
+    """In the type of x, or i32 for bool, where JAX widens."""
+    return jnp.sum(x, **axes, dtype="int32" if x.dtype == bool else x.dtype)
+
+
+def prod_as(x: jax.Array, **axes: Any) -> jax.Array:
+    return jnp.prod(x, **axes, dtype="int32" if x.dtype == bool else x.dtype)
+
+
+def norm(x: jax.Array, axis: Any = None, keepdims: bool = False) -> jax.Array:
+    return jnp.sqrt(jnp.sum(x * x, axis, keepdims=keepdims))
+
+
+CASES = [
+    *over_axes("sum", "F I", jax=sum_as, bound=SUM),
+    *over_axes("sum", "bool", jax=sum_as, out="i32"),
+    *over_axes("prod", "F I", ":-2:2", jax=prod_as, bound=SUM),
+    *over_axes("prod", "bool", jax=prod_as, out="i32"),
+    *over_axes("max", "A", bound=EXACT),
+    *over_axes("min", "A", bound=EXACT),
+    *over_axes("all", "A", ":0:2", out="bool"),
+    *over_axes("any", "A", ":0:1", out="bool"),
+    *cases("argmax", "A[4,5]", out="i32"),
+    *cases("argmax", "f32[4,5]", axis=0, out="i32"),
+    *cases("argmax", "f32[4,5]", axis=-1, keepdims=True, out="i32"),
+    *cases("argmax", "i32[4,5]:0:2", axis=1, out="i32"),
+    *cases("argmax", "f32[0,3]", axis=1, out="i32"),
+    *cases("argmax", "f32[1]", keepdims=True, out="i32"),
+    *cases("argmin", "A[4,5]", out="i32"),
+    *cases("argmin", "f32[4,5]", axis=0, out="i32"),
+    *cases("argmin", "f32[4,5]", axis=-1, keepdims=True, out="i32"),
+    *cases("argmin", "i32[4,5]:0:2", axis=1, out="i32"),
+    *over_axes("mean", "F", bound=SUM),
+    *over_axes("var", "F", bound=COMPOSED),
+    *over_axes("std", "F", bound=COMPOSED)[:-5],
+    *cases("var", "F[3,4]", bound=COMPOSED, axis=0, ddof=1),
+    *cases("std", "F[3,4]", bound=COMPOSED, axis=1, ddof=1, keepdims=True),
+    *over_axes("norm", "F", jax=norm, bound=COMPOSED),
+    *over_axes("logsumexp", "F", jax=jax.nn.logsumexp, bound=COMPOSED),
+    *cases("softmax", "F[3,4]", jax=jax.nn.softmax, bound=COMPOSED),
+    *cases("softmax", "D[3,4]", jax=jax.nn.softmax, bound=COMPOSED, axis=0),
+    *cases("softmax", "f64[2,3,4]", jax=jax.nn.softmax, bound=COMPOSED, axis=(0, 2)),
+    *cases("softmax", "f32[0,3]", jax=jax.nn.softmax, bound=COMPOSED),
+    *cases("softmax", "f32[1]:-90:90", jax=jax.nn.softmax, bound=COMPOSED),
+    *cases("log_softmax", "F[3,4]", jax=jax.nn.log_softmax, bound=COMPOSED),
+    *cases("log_softmax", "D[3,4]", jax=jax.nn.log_softmax, bound=COMPOSED, axis=0),
+    *cases("log_softmax", "f64[2,3,4]", jax=jax.nn.log_softmax, bound=COMPOSED, axis=(0, 2)),
+    *cases("log_softmax", "f32[0,3]", jax=jax.nn.log_softmax, bound=COMPOSED),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Case) -> None:
+    check_forward(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.differentiable], ids=str)
+def test_derivatives(case: Case) -> None:
+    check_derivatives(case)
