@@ -28,7 +28,7 @@ def labels(points: np.ndarray) -> np.ndarray:
 
 def build(key: np.ndarray) -> nn.Sequential:
     first, second, third = random.split(key, 3)
-    he = nn.initializers.he_normal
+    he = nn.initializers.kaiming_normal
     return nn.Sequential(
         nn.Dense(2, 16, key=first, initializer=he),
         nn.relu,
@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20260921)
     parser.add_argument("--out", type=Path, default=Path("out/disc"))
     args = parser.parse_args()
-    device = ag.default_device(args.device).name
+    if args.device:
+        ag.default_device(args.device)
+    device = ag.default_device().name
     ag.checkpoint.ensure_writable(args.out)
 
     train_key, heldout_key, model_key = random.split(random.key(args.seed), 3)
@@ -79,7 +81,7 @@ def main() -> None:
     step = ag.train_step(model, losses.mean_squared_error, optim.adam(0.02), x, y)
     forward, gradient = len(step.forward.equations), len(step.gradient.equations)
     print(f"programs {forward} equations forward, {gradient} with the gradient")
-    print(f"device   {ag.runtime.describe()}")
+    print(f"device   {ag.describe_device()}")
     worst, relative = agreement(step.gradient, [*model.named_parameters().values(), x, y], device)
     print(f"check    {device} against host at step 0: {worst:.2e} absolute, {relative:.2e} relative")
     if device == "gpu":

@@ -30,7 +30,10 @@ may cancel, measured in ulps of the sum of their magnitudes.
 """
 
 GRADIENT_EPS: dict[str, float] = {"f64": 16, "f32": 16, "bf16": 4, "f16": 4}
-"""Allowed error of a gradient in machine epsilons, relative to its largest element."""
+"""Allowed error of a gradient in machine epsilons, relative to its largest element.
+
+A second derivative is measured relative to the largest element of the first one too, since its parts may cancel.
+"""
 
 DIFFERENCE = 1e-9
 """Allowed error of an f64 gradient against finite differences of fourth order, relative to its largest element."""
@@ -46,7 +49,9 @@ def run(program: Program, arrays: Sequence[Any], device: str) -> list[np.ndarray
     return [np.asarray(output) for output in tree.leaves(program.run(*arrays, device=device))]
 
 
-_OPERAND = re.compile(r"(?P<dtype>\w+)(?:{(?P<values>.*)})?(?:\[(?P<shape>[\d,]*)\])?(?::(?P<low>[^:]+):(?P<high>.+))?")
+_OPERAND = re.compile(
+    r"(?P<dtype>\w+)(?:{(?P<values>.*)})?(?:\[(?P<shape>[\d,]*)\])?(?P<turned>\.T)?(?::(?P<low>[^:]+):(?P<high>.+))?"
+)
 
 
 def array(text: str, seed: str = "") -> np.ndarray:
@@ -54,16 +59,18 @@ def array(text: str, seed: str = "") -> np.ndarray:
 
     ``f32[3,4]`` holds random values within -2 to 2, ``f32[3,4]:0.5:2`` within other bounds; integers lie within -9 to
     9 (0 to 9 for unsigned ones), both ends included. The same text and seed give the same values. ``f32{0 -0 nan}``
-    holds the values listed, and ``f32{0 -0 nan}[3,1]`` holds them in a shape; max, min (the lowest) and tiny (the
-    smallest normal number) are those of the type.
+    holds the values listed, and ``f32{0 -0 nan}[2,3]`` holds them over and over in a shape; ``.T`` at the end
+    transposes it. max, min (the lowest) and tiny (the smallest normal number) are those of the type.
     """
     match = _OPERAND.fullmatch(text)
-    assert match, f"{text!r} is not dtype[shape], dtype[shape]:low:high, dtype{{values}} or dtype{{values}}[shape]"
+    assert match, f"{text!r} does not describe an array"
     dtype = DTYPES[match["dtype"]]
     shape = tuple(int(size) for size in (match["shape"] or "").split(",") if size)
     if match["values"] is not None:
-        listed = np.array([_number(word, dtype) for word in match["values"].split()], dtype)
-        return listed.reshape(shape) if match["shape"] is not None else listed
+        with np.errstate(over="ignore"):
+            listed = np.array([_number(word, dtype) for word in match["values"].split()], dtype)
+        listed = listed if match["shape"] is None else np.resize(listed, shape)
+        return np.ascontiguousarray(listed.T) if match["turned"] else listed
     rng = np.random.default_rng(zlib.crc32(f"{text} {seed}".encode()))
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -118,11 +125,11 @@ def assert_within(
     assert_below(distance, allowed, "ulp", actual, truth, what)
 
 
-def assert_close(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str) -> None:
-    """Every element of `actual` within `allowed`, relative to the largest element of `truth`."""
-    largest = np.max(np.abs(truth), initial=0)
+def assert_close(actual: np.ndarray, truth: np.ndarray, allowed: float, what: str, scale: float = 0) -> None:
+    """Every element of `actual` within `allowed`, relative to `scale` or the largest element of `truth`."""
+    largest = max(np.max(np.abs(truth), initial=0), scale)
     distance = np.abs(actual.astype(np.float64) - truth) / (largest or 1)
-    assert_below(distance, allowed, "of the largest element", actual, truth, what)
+    assert_below(distance, allowed, f"relative to {largest:.3g}", actual, truth, what)
 
 
 def assert_below(

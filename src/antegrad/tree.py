@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from jax import tree_util
+
+LIBRARY = str(Path(tree_util.__file__).parent)
+"""The folder whose code stands between a caller of this module and the functions that it passes in."""
 
 Structure: TypeAlias = Any
 """jax's PyTreeDef: what is left of a pytree without its leaves; equal structures compare equal."""

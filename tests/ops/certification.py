@@ -112,8 +112,8 @@ def cases(
     """The cases of one line: operation `name` on `operands` such as ``F[3,4]:0.5:2``, for each type that F stands for.
 
     `of` and `jax` are the functions to compare, by default `name` in `antegrad.ops` and in `jax.numpy`. `bound` is a
-    row of `ULPS`; `out` the element type of the results (a letter too) where it is not that of the first operand;
-    `sequence` passes the operands as one list; `derivative` and `differences` say whether there is a derivative, and
+    row of `ULPS`; `out` the element type of the results where it is not that of the first operand: a name, a letter, or
+    "jax" for the types that JAX gives; `sequence` passes the operands as one list; `derivative` and `differences` say whether there is a derivative, and
     one that finite differences can see; `wide` lets JAX compute in f64; `signs` compares the signs of zeros; `params` go to both functions.
     """
     letters = {text[0] for text in operands if text[0] in GROUPS}
@@ -151,7 +151,7 @@ def check_forward(case: Case) -> None:
 
 
 def _check_result(case: Case, result: np.ndarray, expected: np.ndarray, scale: np.ndarray, device: str) -> None:
-    dtype = DTYPES[case.out] if case.out else case.arrays[0].dtype
+    dtype = expected.dtype if case.out == "jax" else DTYPES[case.out] if case.out else case.arrays[0].dtype
     assert result.shape == expected.shape, f"{device}: found shape {result.shape}, expected {expected.shape}"
     assert result.dtype == dtype, f"{device}: found {result.dtype}, expected {dtype}"
     if is_float(dtype):
@@ -235,7 +235,8 @@ def check_derivatives(case: Case) -> None:
             order, operand = divmod(position, len(case.floats))
             what = f"{device}, derivative {order + 1} by operand {case.floats[operand]}"
             assert found.shape == expected.shape and found.dtype == dtype, f"{what}: found {describe(found)}"
-            assert_close(found, expected, allowed, what)
+            largest = max(np.max(np.abs(gradient), initial=0) for gradient in first) if order else 0
+            assert_close(found, expected, allowed, what, largest)
     if case.differences and dtype == DTYPES["f64"]:
         check_differences(derivatives, first)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from antegrad import ops
-from antegrad.ir.types import DTYPES
+from antegrad.ir.types import DTYPES, SHORT_NAMES
 from tests.ops.certification import GROUPS, Case, cases, check_derivatives, check_forward
 from tests.support import EXACT
 
@@ -21,19 +25,29 @@ def comparison(name: str) -> list[Case]:
     return [*numbers, *(case for x, y in rest for case in cases(name, x, y, out="bool"))]
 
 
-def conversion(source: str) -> list[Case]:
-    """From one type to every other, for values that both hold."""
-    text = f"{source}[3,5]" if source == "bool" else f"{source}[3,5]:0:9"
-    return [
-        case
-        for target in DTYPES
-        for case in cases(
-            "convert", text, dtype=target, out=target, wide=False, bound=EXACT, differences=target == source,
-            of=lambda x, dtype: ops.convert(x, dtype),
-            jax=lambda x, dtype: x.astype(DTYPES[dtype]),
-        )
-    ]  # fmt: skip
+def to_all(x: Any) -> list[Any]:
+    """Every conversion but those between floats, which `to_float` has, since they have derivatives."""
+    return [ops.convert(x, target) for target in DTYPES if not both_float(x.dtype, target)]
 
+
+def to_all_by_jax(x: jax.Array) -> list[jax.Array]:
+    return [x.astype(dtype) for target, dtype in DTYPES.items() if not both_float(x.dtype, target)]
+
+
+def both_float(source: Any, target: str) -> bool:
+    return SHORT_NAMES[np.dtype(source)] in GROUPS["F"] and target in GROUPS["F"]
+
+
+def to_float(target: str) -> list[Case]:
+    """From every float type, exact or rounded once."""
+    return cases(
+        "convert", "F[3,5]:-9:9", dtype=target, out=target, bound=EXACT, differences=target == "f64",
+        jax=lambda x, dtype: x,
+    )  # fmt: skip
+
+
+conversions = partial(cases, of=to_all, jax=to_all_by_jax, wide=False, out="jax", bound=EXACT, derivative=False)
+same_bits = partial(cases, wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype]), differences=False)
 
 CASES = [
     *(case for name in COMPARISONS for case in comparison(name)),
@@ -64,13 +78,20 @@ CASES = [
     *cases("invert", "bool[3,5]"),
     *cases("left_shift", "I[3,5]", "I[5]:0:7"),
     *cases("right_shift", "I[3,5]", "I[5]:0:7"),
-    *cases("bitcast", "f32[3]", dtype="i32", out="i32", wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype])),
-    *cases("bitcast", "u32[3]", dtype="f32", out="f32", wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype])),
-    *cases("bitcast", "f64[3]", dtype="u64", out="u64", wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype])),
-    *cases("bitcast", "bf16[3]", dtype="u16", out="u16", wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype])),
-    *cases("bitcast", "i8[]", dtype="u8", out="u8", wide=False, jax=lambda x, dtype: x.view(DTYPES[dtype])),
+    *same_bits("bitcast", "f32[3]", dtype="i32", out="i32"),
+    *same_bits("bitcast", "u32[3]", dtype="f32", out="f32"),
+    *same_bits("bitcast", "f64[3]", dtype="u64", out="u64"),
+    *same_bits("bitcast", "bf16[3]", dtype="u16", out="u16"),
+    *same_bits("bitcast", "i8[]", dtype="u8", out="u8"),
     *cases("stop_gradient", "N[3,5]", jax=jax.lax.stop_gradient, bound=EXACT, differences=False),
-    *(case for source in DTYPES for case in conversion(source)),
+    *(case for target in GROUPS["F"] for case in to_float(target)),
+    *conversions("convert", "N[3,5]:0:9"),
+    *conversions("convert", "I{0 1 2 5 100 max}"),
+    *conversions("convert", "bool[3,5]"),
+    *(case for i in ("i64", "i32", "i16", "i8") for case in conversions("convert", f"{i}{{min -100 -2 -1 0 7 max}}")),
+    *conversions("convert", "F{0 -0 0.5 -0.5 1.5 -1.5 2.5 100.75 -100.75}"),
+    *conversions("convert", "F{nan inf -inf max min tiny 300 -300 70000 -70000}"),
+    *conversions("convert", "D{2147483647 2147483648 -2147483648 -2147483649 4294967295 4294967296 9e18 1e19 2e19 -1e19}"),
 ]
 
 

@@ -44,10 +44,10 @@ def norm(x: jax.Array, axis: Any = None, keepdims: bool = False) -> jax.Array:
 CASES = [
     *over_axes("sum", "F I", jax=sum_as, bound=SUM),
     *over_axes("sum", "bool", jax=sum_as, out="i32"),
-    *over_axes("prod", "F I", ":-2:2", jax=prod_as, bound=SUM),
+    *over_axes("prod", "F I", ":-2:2", jax=prod_as, bound=COMPOSED),
     *over_axes("prod", "bool", jax=prod_as, out="i32"),
-    *over_axes("max", "A", bound=EXACT),
-    *over_axes("min", "A", bound=EXACT),
+    *over_axes("max", "A", ":0:1", bound=EXACT),
+    *over_axes("min", "A", ":0:1", bound=EXACT),
     *over_axes("all", "A", ":0:2", out="bool"),
     *over_axes("any", "A", ":0:1", out="bool"),
     *cases("argmax", "A[4,5]", out="i32"),

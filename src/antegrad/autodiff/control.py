@@ -16,7 +16,7 @@ from antegrad.errors import DTypeError
 from antegrad.ir.names import Namer, identifier
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import is_float
-from antegrad.ops.control import cond_p, scan_p
+from antegrad.ops.control import cond_p, scan_p, while_p
 from antegrad.ops.dispatch import apply, bind, part
 from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
@@ -55,13 +55,19 @@ def _only_gradients(program: Program, wrt: Sequence[str]) -> Program:
     return eliminate_dead_code(kept)
 
 
-def refuse_while(equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]) -> Any:
-    """Reverse mode through a loop of unknown length would need memory of unknown size."""
-    place = f"\n  at {equation.source}" if str(equation.source) else ""
-    raise DTypeError(
-        "while_loop has no reverse mode, because the number of its steps is not known. "
-        f"Use ag.scan or ag.fori_loop with a fixed number of steps, or ag.stop_gradient on what goes in.{place}"
-    )
+def linearize_while(
+    equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]
+) -> tuple[Sequence[Tensor], Pullback]:
+    """A loop whose results have no cotangent; where one arrives, reverse mode would need memory of unknown size."""
+
+    def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
+        place = f"\n  at {equation.source}" if str(equation.source) else ""
+        raise DTypeError(
+            "while_loop has no reverse mode, because the number of its steps is not known. "
+            f"Use ag.scan or ag.fori_loop with a fixed number of steps, or ag.stop_gradient on what goes in.{place}"
+        )
+
+    return bind(while_p, *operands, **equation.params), pullback
 
 
 def linearize_scan(
@@ -186,4 +192,4 @@ def _determined(program: Program, roots: Sequence[Value]) -> set[Value]:
     return found
 
 
-LINEARIZE.update({"cond": linearize_cond, "scan": linearize_scan, "while": refuse_while})
+LINEARIZE.update({"cond": linearize_cond, "scan": linearize_scan, "while": linearize_while})

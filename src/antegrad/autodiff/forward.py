@@ -13,6 +13,7 @@ from dataclasses import replace
 from antegrad import ops
 from antegrad.autodiff.reverse import Transform, select_inputs, vjp_program
 from antegrad.errors import ProgramError
+from antegrad.ir.names import Namer
 from antegrad.ir.program import Program, Source
 from antegrad.ir.types import is_float
 from antegrad.ops.dispatch import lift, tracing
@@ -43,6 +44,7 @@ def jvp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
         tangents = [next(found) if is_float(v.type.dtype) else ops.zeros(v.type.shape, v.type.dtype) for v in program.outputs]
         results = [lift(transform.builder, r) for r in (*(transform.primals[v] for v in pullback.outputs[:count]), *tangents)]
     builder, first = transform.builder, len(pullback.inputs)
+    namer = Namer(program.output_names)
     captured = len(program.captured)
     order = [*range(supplied), *range(first, len(builder.inputs)), *range(first - captured, first)]
     whole = Program(
@@ -50,7 +52,7 @@ def jvp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
         inputs=tuple(builder.inputs),
         input_names=tuple(builder.input_names),
         outputs=tuple(results),
-        output_names=(*program.output_names, *(f"t_{name}" for name in program.output_names)),
+        output_names=(*program.output_names, *(namer.name(f"t_{name}") for name in program.output_names)),
         equations=tuple(builder.equations),
     )
     return _without_cotangents(eliminate_dead_code(simplify(whole)), order, program)

@@ -14,7 +14,7 @@ from antegrad.autodiff.reverse import reverse, vjp_program
 from antegrad.autodiff.forward import jvp_program
 from antegrad.capture import Traced, argument_names, trace
 from antegrad.errors import DTypeError, NameMissing, ShapeError
-from antegrad.ir.program import Program
+from antegrad.ir.program import Program, Value
 from antegrad.ir.types import is_float
 from antegrad.ops.dispatch import apply, as_tensor, current_builder
 
@@ -70,27 +70,33 @@ def value_and_grad(
 
     def differentiated(*args: Any) -> tuple[Any, Any]:
         traced = trace(function, *args)
-        _check_pair(traced.program, has_aux)
+        _check_loss(traced.program, has_aux)
         positions = _positions(function, argnums, len(args))
         names = _wrt(traced, positions, args)
         results = _run(reverse(traced.program, names), traced.operands(args))
         count = len(traced.program.outputs)
         value = tree.unflatten(traced.program.structure, results[:count])
-        gradients, rest = [], list(results[count:])
+        found = dict(zip(dict.fromkeys(names), results[count:], strict=True))
+        gradients = []
         for position in positions:
-            structure = tree.structure(args[position])
-            gradients.append(tree.unflatten(structure, [rest.pop(0) for _ in traced.argument_inputs[position]]))
+            own = [found[traced.program.input_names[i]] for i in traced.argument_inputs[position]]
+            gradients.append(tree.unflatten(tree.structure(args[position]), own))
         single = isinstance(argnums, (int, str))
         return value, gradients[0] if single else tuple(gradients)
 
     return _named(differentiated, function, "value_and_grad")
 
 
-def _check_pair(program: Program, has_aux: bool) -> None:
-    if not has_aux and len(program.outputs) != 1:
+def _check_loss(program: Program, has_aux: bool) -> None:
+    """The function must have returned one loss, or a pair of one loss and something else."""
+    result = tree.unflatten(program.structure, program.outputs)
+    pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Value)
+    if not (pair if has_aux else len(program.outputs) == 1):
+        expected = "a pair (loss, aux), because has_aux is set" if has_aux else "one scalar loss"
+        advice = "" if has_aux else "; return (loss, aux) and pass has_aux=True"
         raise ShapeError(
-            f"grad of {program.name}: one scalar loss is needed, found {len(program.outputs)} outputs; "
-            "return (loss, aux) and pass has_aux=True"
+            f"grad of {program.name}: {expected}, is needed, "
+            f"found {len(program.outputs)} outputs in {program.structure}{advice}"
         )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from antegrad import ops
-from antegrad.errors import DTypeError, ProgramError, ShapeError
+from antegrad.errors import DTypeError, NameMissing, ProgramError, ShapeError
 from antegrad.ir.builder import Builder
+from antegrad.ir.names import Namer
 from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import TensorType, is_float
 from antegrad.ops.dispatch import bind, lift, tracing
@@ -74,19 +75,21 @@ def select_inputs(program: Program, wrt: Iterable[str] | None) -> list[Value]:
     supplied = program.inputs[: program.argument_count]
     if wrt is None:
         chosen = [value for value in supplied if is_float(value.type.dtype)]
+        if not supplied:
+            raise NameMissing(f"{program.name} has no inputs, so there is nothing to differentiate with respect to")
         if not chosen:
-            raise DTypeError(_not_float(program, program.input_names[0], supplied[0].type) if supplied else "no inputs")
+            raise DTypeError(_not_float(program, program.input_names[0], supplied[0].type))
         return chosen
     names = [wrt] if isinstance(wrt, str) else list(wrt)
     chosen = []
     for name in names:
-        matches = [full for full in program.input_names if full == name or full.startswith(f"{name}.")]
-        for full in matches or [program.input_names[program.input_index(name)]]:
+        below = [] if name in program.input_names else [n for n in program.input_names if n.startswith(f"{name}.")]
+        for full in below or [name]:
             value = program.inputs[program.input_index(full)]
             if not is_float(value.type.dtype):
                 raise DTypeError(_not_float(program, full, value.type))
             chosen.append(value)
-    return chosen
+    return list(dict.fromkeys(chosen))
 
 
 def _not_float(program: Program, name: str, type: TensorType) -> str:
@@ -172,7 +175,8 @@ class Transform:
         self.builder.source = Source()
         values = [lift(builder, result) for result in results]
         names = dict(zip(program.inputs, program.input_names, strict=True))
-        gradients = [f"d_{names[value]}" for value in self.wanted]
+        namer = Namer(program.output_names)
+        gradients = [namer.name(f"d_{names[value]}") for value in self.wanted]
         count, captured = program.argument_count, len(program.captured)
         order = [*range(count), *range(count + captured, len(builder.inputs)), *range(count, count + captured)]
         return simplify(

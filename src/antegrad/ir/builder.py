@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import TensorType
@@ -71,7 +73,7 @@ class Builder:
             outputs=tuple(outputs),
             output_names=tuple(output_names),
             equations=tuple(self.equations),
-            captured=tuple(outer) if self.parent is None else (),
+            captured=tuple(map(frozen, outer)) if self.parent is None else (),
             structure=structure,
         )
 
@@ -87,3 +89,13 @@ class Builder:
             candidate = f"{name}_{number}"
         self._taken.add(candidate)
         return candidate
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A private copy of `array` in C order that nobody can write to, or `array` itself if it is such a copy."""
+    flags = array.flags
+    if isinstance(array, np.ndarray) and flags.owndata and flags.c_contiguous and not flags.writeable:
+        return array
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from antegrad.errors import ProgramError
+from antegrad.errors import DTypeError, ProgramError, ShapeError
 
 if TYPE_CHECKING:
     from antegrad.ir.program import Equation, Program, Value
@@ -22,20 +22,24 @@ def check(program: Program) -> None:
             raise ProgramError(f"program {program.name}: captured array {array.dtype}{array.shape} is not {value.type}")
     for number, equation in enumerate(program.equations):
         _check_equation(program, number, equation, defined)
-        defined.update(equation.outputs)
     for name, value in zip(program.output_names, program.outputs, strict=True):
         if value not in defined:
             raise ProgramError(f"program {program.name}: output {name} ({value!r}) is never defined")
 
 
 def _check_equation(program: Program, number: int, equation: Equation, defined: set[Value]) -> None:
+    """Check one equation, and add what it defines to `defined`."""
     for value in equation.inputs:
         if value not in defined:
             raise ProgramError(f"{_where(program, number, equation)} uses {value!r} before it is defined")
     for value in equation.outputs:
         if value in defined:
             raise ProgramError(f"{_where(program, number, equation)} defines {value!r} a second time")
-    expected = equation.primitive.result_types(equation.input_types, equation.params)
+        defined.add(value)
+    try:
+        expected = equation.primitive.result_types(equation.input_types, equation.params)
+    except (ShapeError, DTypeError) as error:
+        raise ProgramError(f"{_where(program, number, equation)}: {error}") from None
     if expected != equation.output_types:
         found, right = (", ".join(map(str, types)) for types in (equation.output_types, expected))
         raise ProgramError(f"{_where(program, number, equation)} gives {found}, but its type rule says {right}")

@@ -63,6 +63,8 @@ def _analyse(template: str, names: tuple[str, ...]) -> tuple[int, dict[str, int]
     pieces = tuple(re.split(r"\{(\w+)\}", template))
     tree = ast.parse(re.sub(r"\{(\w+)\}", r"_hole_\1", template), mode="eval").body
     needs = dict.fromkeys(names, ANY)
+    if isinstance(tree, ast.Name):
+        needs[tree.id.removeprefix("_hole_")] = ATOM
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Name) and child.id.startswith("_hole_"):

@@ -38,11 +38,11 @@ DTypeLike = Any
 def as_dtype(dtype: DTypeLike) -> np.dtype:
     """The NumPy dtype that `dtype` names; a `DTypeError` when antegrad has no such element type.
 
-    ``float`` and ``int`` are refused: they would mean 64 bits to NumPy and 32 bits to JAX.
+    ``float``, ``int`` and None are refused: they would mean 64 bits to NumPy and 32 bits to JAX.
     """
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
-    if not any(dtype is python_type for python_type in (float, int, complex)):
+    if not any(dtype is ambiguous for ambiguous in (float, int, complex, None)):
         try:
             found = np.dtype("bfloat16" if dtype == "bfloat16" else dtype)
         except TypeError:
@@ -103,23 +103,23 @@ class TensorType:
 
 def spec(shape: Sequence[int] | int, dtype: DTypeLike = "f32") -> TensorType:
     """An example without data, for `capture`: ``ag.spec((512, 2), "f32")``."""
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     for dim in dims:
         if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool) or dim < 0:
-            raise ShapeError(f"a shape holds sizes >= 0, found {dim!r} in {tuple(shape) if dims else shape!r}")
+            raise ShapeError(f"a shape holds sizes >= 0, found {dim!r} in {dims}")
     return TensorType(tuple(int(dim) for dim in dims), as_dtype(dtype))
 
 
 def type_of(array: Any) -> TensorType:
     """Type of an array-like with ``shape`` and ``dtype``, or of a Python number (f32, i32 or bool)."""
+    if hasattr(array, "shape") and hasattr(array, "dtype"):  # first, because np.float64 is a Python float as well
+        return TensorType(tuple(array.shape), as_dtype(array.dtype))
     if isinstance(array, bool):
         return TensorType((), DTYPES["bool"])
     if isinstance(array, int):
         return TensorType((), DTYPES["i32"])
     if isinstance(array, float):
         return TensorType((), DTYPES["f32"])
-    if hasattr(array, "shape") and hasattr(array, "dtype"):
-        return TensorType(tuple(array.shape), as_dtype(array.dtype))
     raise DTypeError(f"expected an array or a number, found {type(array).__name__}: {array!r}")
 
 

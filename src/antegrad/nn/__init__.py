@@ -8,3 +8,6 @@ from antegrad.nn.module import Module as Module
 from antegrad.nn.module import find as find
 from antegrad.nn.module import static as static
 from antegrad.nn.module import submodules as submodules
+from antegrad.ops import relu as relu
+from antegrad.ops import sigmoid as sigmoid
+from antegrad.ops import tanh as tanh

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
+from antegrad import tree
 from antegrad.errors import DTypeError, ShapeError, TraceError
-from antegrad.ir.builder import EMBED_LIMIT, Builder
+from antegrad.ir.builder import EMBED_LIMIT, Builder, frozen
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Program, Source, Value
 from antegrad.ir.types import as_dtype, type_of
@@ -32,7 +33,9 @@ class _Tracing(threading.local):
 
 _tracing = _Tracing()
 _evaluator: list[Evaluator] = []
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = Path(__file__).resolve().parent.parent
+_INTERNAL = (f"{_PACKAGE}{os.sep}", f"{tree.LIBRARY}{os.sep}", contextlib.__file__, "<frozen")
+"""How the file names begin of antegrad itself and of the libraries through which it calls back."""
 
 
 def set_evaluator(evaluate: Evaluator) -> None:
@@ -45,7 +48,7 @@ def current_builder() -> Builder | None:
     return _tracing.builder
 
 
-@contextmanager
+@contextlib.contextmanager
 def tracing(builder: Builder) -> Iterator[Builder]:
     """Within the block, operations go into `builder`."""
     outer, _tracing.builder = _tracing.builder, builder
@@ -55,7 +58,7 @@ def tracing(builder: Builder) -> Iterator[Builder]:
         _tracing.builder = outer
 
 
-@contextmanager
+@contextlib.contextmanager
 def untraced() -> Iterator[None]:
     """Within the block, operations run at once even while a program is traced."""
     outer, _tracing.builder = _tracing.builder, None
@@ -65,7 +68,7 @@ def untraced() -> Iterator[None]:
         _tracing.builder = outer
 
 
-@contextmanager
+@contextlib.contextmanager
 def layer(path: str) -> Iterator[None]:
     """Within the block, equations belong to the layer `path`."""
     outer = _tracing.layers
@@ -76,7 +79,7 @@ def layer(path: str) -> Iterator[None]:
         _tracing.layers = outer
 
 
-@contextmanager
+@contextlib.contextmanager
 def part(name: str) -> Iterator[None]:
     """Within the block, equations belong to a part of the training step, such as ``update``."""
     outer, _tracing.part = _tracing.part, name
@@ -153,13 +156,6 @@ def _lift_array(builder: Builder, array: np.ndarray) -> Value:
     return builder.capture(outer.value, outer, type_of(array), outer.value.name or "constant")
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
-    """A private copy of `array` that nobody can write to."""
-    copy = np.array(array, order="C")
-    copy.flags.writeable = False
-    return copy
-
-
 def apply(program: Program, operands: Sequence[Any]) -> tuple[Tensor, ...]:
     """Copy the equations of `program` into the current trace, with `operands` in place of the inputs it asks for."""
     builder = _tracing.builder
@@ -205,16 +201,9 @@ def note_names(builder: Builder, frame: FrameType) -> None:
 
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and _is_internal(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
         frame = frame.f_back
     return frame
-
-
-@lru_cache(maxsize=1024)
-def _is_internal(filename: str) -> bool:
-    """Whether a file is part of antegrad or of the libraries through which it calls back."""
-    parts = Path(filename).parts
-    return filename.startswith((_PACKAGE, "<frozen")) or "jax" in parts or parts[-1:] == ("contextlib.py",)
 
 
 def _name_of(array: np.ndarray) -> str:

@@ -319,14 +319,19 @@ def floor_divide(x: Any, y: Any) -> Any:
     """Quotient rounded down, of integers or floats, as Python's ``//``; see `truncated_divide` for a zero divisor."""
     x, y = harmonise("floor_divide", x, y)
     if not is_integer(x.dtype):
-        return ops.floor(x / y)
+        return ops.floor(divide(x, y))
     quotient = truncated_divide(x, y)
-    rest = truncated_remainder(x, y)
-    return ops.where((rest != 0) & ((rest < 0) != (y < 0)) & (y != 0), quotient - 1, quotient)
+    return ops.where(_signs_differ(truncated_remainder(x, y), y), subtract(quotient, 1), quotient)
 
 
 def remainder(x: Any, y: Any) -> Any:
     """Remainder with the sign of the divisor, as Python's ``%``; an integer remainder by 0 is the dividend."""
     x, y = harmonise("remainder", x, y)
     rest = truncated_remainder(x, y)
-    return ops.where((rest != 0) & ((rest < 0) != (y < 0)) & (y != 0), rest + y, rest)
+    return ops.where(_signs_differ(rest, y), add(rest, y), rest)
+
+
+def _signs_differ(x: Any, y: Any) -> Any:
+    """Whether neither is 0 and just one is negative."""
+    apart = ops.not_equal(ops.less(x, 0), ops.less(y, 0))
+    return ops.logical_and(apart, ops.logical_and(ops.not_equal(x, 0), ops.not_equal(y, 0)))

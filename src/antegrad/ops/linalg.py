@@ -18,23 +18,29 @@ from antegrad.ir.types import BOOL, TensorType, accumulation_dtype, is_float
 from antegrad.ops.arrays import normalize_axis
 from antegrad.ops.dispatch import bind
 from antegrad.ops.promotion import unify
+from antegrad.ops.shape import transposed
 
 __all__ = ["dot", "dot_general", "matmul", "outer", "tensordot"]
 
 Dims = tuple[int, ...]
+Pair = tuple[Dims, Dims]
+"""Axes of the first operand and the corresponding axes of the second."""
 
 
 class DotGeneral(Primitive):
     """Sum of products over the `contract` axes of both operands, one result for each index of the `batch` axes.
 
     The axes of the result are those of `batch`, then what is left of x, then what is left of y. Products of 16-bit
-    floats are summed in f32.
+    floats are summed in f32. With `precision` ``"default"`` an accelerator may round f32 operands (NVIDIA GPUs to TF32,
+    TPUs to bf16); ``"highest"`` forbids it. The pass `passes.precision` sets it for a whole program.
     """
 
-    def __call__(self, x: Any, y: Any, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims] = ((), ())) -> Any:
-        return bind(self, x, y, contract=contract, batch=batch)
+    def __call__(
+        self, x: Any, y: Any, contract: Pair, batch: Pair = ((), ()), precision: str = "default"
+    ) -> Any:
+        return bind(self, x, y, contract=contract, batch=batch, precision=precision)
 
-    def result(self, x: TensorType, y: TensorType, *, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> TensorType:
+    def result(self, x: TensorType, y: TensorType, *, contract: Pair, batch: Pair, precision: str) -> TensorType:
         if x.dtype != y.dtype or x.dtype == BOOL:
             raise DTypeError(f"dot: operands of one number type are needed, found {x} and {y}")
         for kind, (left, right) in (("contracted", contract), ("batch", batch)):
@@ -57,15 +63,17 @@ class DotGeneral(Primitive):
         batching = f"batching_dims = {ints(batch_left)} x {ints(batch_right)}, " if batch_left else ""
         target = equation.output.type
         wide = target.with_dtype(accumulation_dtype(target.dtype))
+        precision = equation.params["precision"].upper()
+        exact = "" if precision == "DEFAULT" else f", precision = [{precision}, {precision}]"
         product = emitter.op(
             f"stablehlo.dot_general {operands[0]}, {operands[1]}, {batching}"
-            f"contracting_dims = {ints(left)} x {ints(right)} : {signature(equation.input_types, [wide])}"
+            f"contracting_dims = {ints(left)} x {ints(right)}{exact} : {signature(equation.input_types, [wide])}"
         )
         return emitter.convert(product, wide, target)
 
-    def vjp(self, dy: Any, y: Any, a: Any, b: Any, *, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> Any:
-        of_b = _cotangent(dy, b, a, (contract[1], contract[0]), (batch[1], batch[0]), 1)
-        return _cotangent(dy, a, b, contract, batch, 0), of_b
+    def vjp(self, dy: Any, y: Any, a: Any, b: Any, *, contract: Pair, batch: Pair, precision: str) -> Any:
+        of_a = _cotangent(dy, a, b, contract, batch, precision, first=True)
+        return of_a, _cotangent(dy, b, a, (contract[1], contract[0]), (batch[1], batch[0]), precision, first=False)
 
     def flops(self, equation: Equation) -> int:
         contracted = math.prod(equation.input_types[0].shape[axis] for axis in equation.params["contract"][0])
@@ -86,49 +94,56 @@ def _misfit(x: TensorType, y: TensorType, kind: str, left: Sequence[int], right:
     )
 
 
-def _cotangent(
-    dy: Any, a: Any, b: Any, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims], position: int
-) -> Any:
-    """The cotangent of operand `a`, which stands at `position`; `contract` and `batch` list the axes of a first."""
+def _cotangent(dy: Any, a: Any, b: Any, contract: Pair, batch: Pair, precision: str, first: bool) -> Any:
+    """The cotangent of operand `a`, the `first` or the second; `contract` and `batch` list the axes of a first."""
     free_a, free_b = free(a, contract[0], batch[0]), free(b, contract[1], batch[1])
     count = len(batch[0])
-    of_b = tuple(range(count, count + len(free_b))) if position else tuple(range(dy.ndim - len(free_b), dy.ndim))
-    batch_dy = tuple(range(count))
-    if position:
-        product = dot_general(b, dy, (free_b, of_b), (batch[1], batch_dy))
-        order = (*batch[0], *_paired(contract), *free_a)
-    else:
-        product = dot_general(dy, b, (of_b, free_b), (batch_dy, batch[1]))
+    leading = tuple(range(count))
+    if first:
+        of_b = tuple(range(dy.ndim - len(free_b), dy.ndim))
+        product = dot_general(dy, b, (of_b, free_b), (leading, batch[1]), precision)
         order = (*batch[0], *free_a, *_paired(contract))
+    else:
+        of_b = tuple(range(count, count + len(free_b)))
+        product = dot_general(b, dy, (free_b, of_b), (batch[1], leading), precision)
+        order = (*batch[0], *_paired(contract), *free_a)
     return ops.transpose(product, tuple(int(i) for i in np.argsort(order)))
 
 
-def _paired(contract: tuple[Dims, Dims]) -> Dims:
+def _paired(contract: Pair) -> Dims:
     """The contracted axes of the first operand in the order in which they appear in the second."""
     return tuple(contract[0][i] for i in np.argsort(contract[1], kind="stable"))
 
 
+def notation(x: TensorType, y: TensorType, contract: tuple[Dims, Dims], batch: tuple[Dims, Dims]) -> str:
+    """How NumPy says a contraction: ``@`` where it can, else ``outer``, ``tensordot`` or ``einsum``.
+
+    Transposing an operand changes no bit on the host as long as the notation stays the same.
+    """
+    count, single = len(batch[0]), len(contract[0]) == 1
+    if single and x.ndim == y.ndim == count + 2:
+        return "@"
+    if count:
+        return "einsum"
+    if single and y.ndim <= 2 and (x.ndim == 2 or contract[0] == (x.ndim - 1,)):
+        return "@"
+    return "tensordot" if contract[0] or x.ndim != 1 or y.ndim != 1 else "outer"
+
+
 def _product(equation: Equation, x: Code, y: Code) -> Code:
-    """``x @ y`` with transposes where NumPy can say it so, else `tensordot`, or `einsum` for odd batch axes."""
-    (left, right), (batch_left, batch_right) = equation.params["contract"], equation.params["batch"]
+    contract, batch = equation.params["contract"], equation.params["batch"]
     x_type, y_type = equation.input_types
-    count = len(batch_left)
-    if len(left) == 1 and batch_left == batch_right == tuple(range(count)):
-        last = left[0] == x_type.ndim - 1
-        x_is_matrix, y_axes = x_type.ndim == count + 2, y_type.ndim - count
-        if (x_is_matrix or (last and not count)) and (y_axes == 2 or (y_axes == 1 and not count)):
-            x = x if last else _turned(x, x_type.ndim)
-            y = y if right[0] == count else _turned(y, y_type.ndim)
+    match notation(x_type, y_type, contract, batch):
+        case "@":
+            x = transposed(x, (*batch[0], *free(x_type, contract[0], batch[0]), *contract[0]))
+            y = transposed(y, (*batch[1], *contract[1], *free(y_type, contract[1], batch[1])))
             return fill("{x} @ {y}", ("x", "y"), (x, y), {})
-    if not count and not left and x_type.ndim == y_type.ndim == 1:
-        return fill("np.outer({x}, {y})", ("x", "y"), (x, y), {})
-    if not count:
-        return fill("np.tensordot({x}, {y}, axes={axes})", ("x", "y"), (x, y), {"axes": (left, right)})
-    return fill("np.einsum({subscripts}, {x}, {y}, optimize=True)", ("x", "y"), (x, y), {"subscripts": _letters(equation)})
-
-
-def _turned(code: Code, ndim: int) -> Code:
-    return Code(f"{code.inside(ATOM)}.{'T' if ndim == 2 else 'mT'}")
+        case "outer":
+            return fill("np.outer({x}, {y})", ("x", "y"), (x, y), {})
+        case "tensordot":
+            return fill("np.tensordot({x}, {y}, axes={axes})", ("x", "y"), (x, y), {"axes": contract})
+    letters = {"subscripts": _letters(equation)}
+    return fill("np.einsum({subscripts}, {x}, {y}, optimize=True)", ("x", "y"), (x, y), letters)
 
 
 def _letters(equation: Equation) -> str:

@@ -240,7 +240,6 @@ class RightShift(Bitwise):
 class StopGradient(Primitive):
     """x itself, through which no cotangent flows."""
 
-    numpy = "{x}"
     differentiable = False
 
     def __call__(self, x: Any) -> Any:
@@ -248,6 +247,9 @@ class StopGradient(Primitive):
 
     def result(self, x: TensorType) -> TensorType:
         return x
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        return operands[0]
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         return operands[0]

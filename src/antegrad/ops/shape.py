@@ -27,6 +27,16 @@ def aligned(x: Code, dims: tuple[int, ...], ndim: int) -> Code:
     return Code(f"{x.inside(ATOM)}[{index}]")
 
 
+def transposed(x: Code, order: tuple[int, ...]) -> Code:
+    """`x` with its axes in `order`: ``x.T`` or ``x.mT`` where that says it, and `x` itself for the order it has."""
+    ndim = len(order)
+    if order == tuple(range(ndim)):
+        return x
+    if order == (*range(ndim - 2), ndim - 1, ndim - 2):
+        return Code(f"{x.inside(ATOM)}.{'T' if ndim == 2 else 'mT'}")
+    return Code(f"{x.inside(ATOM)}.transpose({order})")
+
+
 class BroadcastInDim(Primitive):
     """Axis i of x becomes axis ``dims[i]`` of the result, stretched where its size is 1; other axes are new."""
 
@@ -81,21 +91,13 @@ class Reshape(Primitive):
 class Transpose(Primitive):
     """Axis i of the result is axis ``permutation[i]`` of x."""
 
-    numpy = "{x}.transpose({permutation})"
-
     def result(self, x: TensorType, *, permutation: tuple[int, ...]) -> TensorType:
         if sorted(permutation) != list(range(x.ndim)):
             raise ShapeError(f"transpose: {permutation} does not permute the axes of {x}")
         return x.with_shape(x.shape[axis] for axis in permutation)
 
     def render(self, equation: Equation, *operands: Code) -> Code:
-        permutation = equation.params["permutation"]
-        if permutation == (1, 0):
-            return fill("{x}.T", ("x",), operands, {})
-        last_two = (*range(len(permutation) - 2), len(permutation) - 1, len(permutation) - 2)
-        if len(permutation) > 2 and permutation == last_two:
-            return fill("{x}.mT", ("x",), operands, {})
-        return super().render(equation, *operands)
+        return transposed(operands[0], equation.params["permutation"])
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         types = signature(equation.input_types, equation.output_types)

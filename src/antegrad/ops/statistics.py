@@ -45,7 +45,7 @@ def _truth(x: Any) -> Any:
 
 def _countable(x: Any) -> Any:
     x = as_tensor(x)
-    return x.astype("i32") if x.dtype == BOOL else x
+    return ops.convert(x, "i32") if x.dtype == BOOL else x
 
 
 def sum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
@@ -120,28 +120,32 @@ def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """Arithmetic mean over `axis`, of floats; NaN over an empty axis."""
     x = _floating(x, "mean")
     count = math.prod(x.shape[place] for place in normalize_axes(axis, x.ndim, "mean"))
-    return ops.convert(sum(_wide(x), axis, keepdims) / count, x.dtype)
+    return ops.convert(ops.divide(sum(_wide(x), axis, keepdims), count), x.dtype)
 
 
 def var(x: Any, axis: Axes = None, ddof: int = 0, keepdims: bool = False) -> Any:
     """Variance over `axis`: the mean of squared deviations, with ``count - ddof`` in the denominator (two passes)."""
     x = _floating(x, "var")
+    return ops.convert(_wide_var(x, axis, ddof, keepdims), x.dtype)
+
+
+def _wide_var(x: Any, axis: Axes, ddof: int, keepdims: bool) -> Any:
     wide = _wide(x)
     count = math.prod(x.shape[place] for place in normalize_axes(axis, x.ndim, "var"))
-    deviation = wide - mean(wide, axis, keepdims=True)
-    return ops.convert(sum(deviation * deviation, axis, keepdims) / (count - ddof), x.dtype)
+    deviation = ops.subtract(wide, mean(wide, axis, keepdims=True))
+    return ops.divide(sum(ops.square(deviation), axis, keepdims), count - ddof)
 
 
 def std(x: Any, axis: Axes = None, ddof: int = 0, keepdims: bool = False) -> Any:
     """Standard deviation over `axis`; its gradient where it is 0 is 0."""
-    return _sqrt_flat_at_zero(var(x, axis, ddof, keepdims))
+    x = _floating(x, "std")
+    return ops.convert(_sqrt_flat_at_zero(_wide_var(x, axis, ddof, keepdims)), x.dtype)
 
 
 def norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """Euclidean norm over `axis`; its gradient at the zero vector is 0."""
     x = _floating(x, "norm")
-    wide = _wide(x)
-    return ops.convert(_sqrt_flat_at_zero(sum(wide * wide, axis, keepdims)), x.dtype)
+    return ops.convert(_sqrt_flat_at_zero(sum(ops.square(_wide(x)), axis, keepdims)), x.dtype)
 
 
 def _sqrt_flat_at_zero(x: Any) -> Any:
@@ -158,8 +162,8 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         return ops.full(shape, -math.inf, x.dtype)
     wide = _wide(x)
     top = _finite_top(wide, axes)
-    total = sum(ops.exp(wide - top), axes, keepdims=True)
-    result = ops.log(total) + top
+    total = sum(ops.exp(ops.subtract(wide, top)), axes, keepdims=True)
+    result = ops.add(ops.log(total), top)
     if not keepdims:
         result = reshape(result, tuple(n for i, n in enumerate(x.shape) if i not in axes))
     return ops.convert(result, x.dtype)
@@ -178,9 +182,9 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
     if x.size == 0:
         return x
     wide = _wide(x)
-    exponentials = ops.exp(wide - _finite_top(wide, axes))
+    exponentials = ops.exp(ops.subtract(wide, _finite_top(wide, axes)))
     total = sum(exponentials, axes, keepdims=True)
-    return ops.convert(exponentials / ops.where(total == 0, 1, total), x.dtype)
+    return ops.convert(ops.divide(exponentials, ops.where(total == 0, 1, total)), x.dtype)
 
 
 def log_softmax(x: Any, axis: Axes = -1) -> Any:
@@ -190,5 +194,5 @@ def log_softmax(x: Any, axis: Axes = -1) -> Any:
     if x.size == 0:
         return x
     wide = _wide(x)
-    shifted = wide - _finite_top(wide, axes)
-    return ops.convert(shifted - ops.log(sum(ops.exp(shifted), axes, keepdims=True)), x.dtype)
+    shifted = ops.subtract(wide, _finite_top(wide, axes))
+    return ops.convert(ops.subtract(shifted, ops.log(sum(ops.exp(shifted), axes, keepdims=True))), x.dtype)

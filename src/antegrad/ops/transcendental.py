@@ -207,6 +207,11 @@ class Power(Binary):
     accepts = ("float",)
     cost = 20
 
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        x, (text, level) = operands
+        exponent = Code(f"{text}.0", level) if text.lstrip("-").isdigit() else Code(text, level)  # an int means products
+        return super().render(equation, x, exponent)
+
     def __call__(self, x: Any, y: Any) -> Any:
         if isinstance(y, int) and not isinstance(y, bool):
             return _integer_power(as_tensor(x), y)
@@ -223,12 +228,12 @@ def _integer_power(x: Any, exponent: int) -> Any:
     if is_float(x.dtype) and not 0 <= exponent <= 3:
         return bind(power, *harmonise("power", x, float(exponent)))
     if exponent < 0:
-        return 1 // (x ** -exponent)
+        return ops.floor_divide(1, _integer_power(x, -exponent))
     result, square = None, x
     for bit in reversed(f"{exponent:b}"):
         if bit == "1":
-            result = square if result is None else result * square
-        square = square * square
+            result = square if result is None else ops.multiply(result, square)
+        square = ops.square(square)
     return ops.ones_like(x) if result is None else result
 
 

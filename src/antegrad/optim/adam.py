@@ -81,7 +81,7 @@ def _adam(
     def update(gradients: Any, state: State, parameters: Any) -> tuple[Any, State]:
         rate = rate_at(learning_rate, state["count"])
         decay = ops.name(rate * weight_decay, "decay")
-        count = ops.name(ops.add(state["count"], 1), "count")
+        count = ops.name(ops.add(state["count"], 1), "new_count")
         scales: dict[np.dtype, tuple[Any, Any]] = {}
 
         def step(path: str, parameter: Any, gradient: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -89,8 +89,8 @@ def _adam(
                 scales[m.dtype] = _scales(count, rate, b1, b2, eps, m.dtype)
             step_size, floor = scales[m.dtype]
             gradient = ops.convert(gradient, m.dtype)
-            m = labelled(ops.add(ops.multiply(m, b1), ops.multiply(gradient, 1 - b1)), "m", path)
-            v = labelled(ops.add(ops.multiply(v, b2), ops.multiply(ops.square(gradient), 1 - b2)), "v", path)
+            m = labelled(ops.add(ops.multiply(m, b1), ops.multiply(gradient, 1 - b1)), "new_m", path)
+            v = labelled(ops.add(ops.multiply(v, b2), ops.multiply(ops.square(gradient), 1 - b2)), "new_v", path)
             change = ops.divide(ops.multiply(m, step_size), ops.add(ops.sqrt(v), floor))
             if weight_decay and decays(path, parameter):
                 change = ops.subtract(change, ops.multiply(wide(parameter), decay))

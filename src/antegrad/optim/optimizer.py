@@ -98,7 +98,7 @@ def _shape(shapes: dict[str, tuple[int, ...]], path: str) -> str:
 
 
 def labelled(x: Any, role: str, path: str) -> Any:
-    """`x`, called ``m_w0`` in a printed program for the role ``m`` and the leaf ``0.w``."""
+    """`x`, called ``new_m_w0`` in a printed program for the role ``new_m`` and the leaf ``0.w``."""
     return ops.name(x, f"{role}_{identifier(path)}" if path else role)
 
 

@@ -42,14 +42,14 @@ def sgd(learning_rate: float | Schedule, momentum: float = 0.0, nesterov: bool =
 
     def update(gradients: Any, state: State, parameters: Any) -> tuple[Any, State]:
         rate = rate_at(learning_rate, state["count"])
-        count = ops.name(ops.add(state["count"], 1), "count")
+        count = ops.name(ops.add(state["count"], 1), "new_count")
 
         def plain(path: str, _: Any, gradient: Any) -> tuple[Any]:
             return (labelled(ops.multiply(wide(gradient), -rate), "update", path),)
 
         def heavy(path: str, _: Any, gradient: Any, last: Any) -> tuple[Any, Any]:
             gradient = wide(gradient)
-            step = labelled(ops.add(ops.multiply(last, momentum), gradient), "momentum", path)
+            step = labelled(ops.add(ops.multiply(last, momentum), gradient), "new_momentum", path)
             ahead = ops.add(ops.multiply(step, momentum), gradient) if nesterov else step
             return labelled(ops.multiply(ahead, -rate), "update", path), step
 

@@ -35,7 +35,7 @@ def clip_by_global_norm(max_norm: float) -> Optimizer:
 
         (result,) = map_leaves("clip_by_global_norm", clipped, gradients=gradients)
         skipped = ops.add(state["skipped"], ops.convert(ops.logical_not(finite), "i32"))
-        return result, {"skipped": ops.name(skipped, "skipped")}
+        return result, {"skipped": ops.name(skipped, "new_skipped")}
 
     def init(parameters: Any) -> State:
         return {"skipped": ops.zeros((), "i32")}

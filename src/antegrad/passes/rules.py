@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from antegrad.ir.program import Value
 from antegrad.ir.types import is_float, is_integer
 from antegrad.ops.elementwise import multiply, negative
-from antegrad.ops.linalg import dot_general
+from antegrad.ops.linalg import dot_general, notation
 from antegrad.ops.logic import convert
 from antegrad.ops.reduce import reduce_sum
 from antegrad.ops.shape import broadcast_in_dim, reshape_p, transpose_p
@@ -63,8 +64,8 @@ def number_last(p: _Rewriter, x: Value, y: Value) -> Value | None:
 def scale_by_powers_of_two(p: _Rewriter, x: Value, y: Value) -> Value | None:
     """(x * a) * b is x * (a * b) where a or b is a power of two.
 
-    Scaling by a power of two rounds nothing, so the bits are the same unless an intermediate result is subnormal or
-    overflows; then the result is the more accurate one, by at most one subnormal step.
+    Scaling by a power of two rounds nothing, so the bits are the same unless ``x * a`` or the result is subnormal or
+    overflows. The result is then the more accurate one: ``x * a`` was off by at most half a subnormal step.
     """
     outer, inner = p.splat(y), p.producer(x, multiply)
     if outer is None or inner is None or not is_float(x.type.dtype):
@@ -72,8 +73,9 @@ def scale_by_powers_of_two(p: _Rewriter, x: Value, y: Value) -> Value | None:
     first = p.splat(inner.inputs[1])
     if first is None or not (_is_power_of_two(outer) or _is_power_of_two(first)):
         return None
-    product = np.asarray(first * outer, x.type.dtype)
-    if not np.isfinite(product) or product == 0:
+    with np.errstate(over="ignore", under="ignore"):
+        product = np.asarray(first * outer, x.type.dtype)
+    if not np.isfinite(product) or abs(product) < ml_dtypes.finfo(product.dtype).smallest_normal:
         return None
     return p.emit(multiply, inner.inputs[0], p.filled(product, x.type))
 
@@ -200,7 +202,10 @@ def broadcast_once(p: _Rewriter, x: Value, *, shape: tuple[int, ...], dims: tupl
 
 @rule("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or")
 def reduce_nothing(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value | None:
-    """A reduction over no axis, or only over axes of size 1, moves nothing."""
+    """A reduction over no axis, or only over axes of size 1, moves nothing.
+
+    Only the sign of a zero can differ: NumPy's sum of -0.0 alone is 0.0.
+    """
     if any(x.type.shape[axis] != 1 for axis in axes):
         return None
     return p.emit(reshape_p, x, shape=tuple(n for axis, n in enumerate(x.type.shape) if axis not in axes))
@@ -226,7 +231,8 @@ def sum_of_transpose(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value 
 def sum_of_broadcast(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value | None:
     """The sum of n equal numbers is n times the number.
 
-    The product is rounded once where the sum rounded up to n - 1 times: the relative difference is below n ulps.
+    The product is rounded once where the sum rounded up to n - 1 times: the relative difference is below n ulps, and a
+    zero may differ in sign. A number n that the element type does not hold exactly leaves the sum as it is.
     """
     inner = p.producer(x, broadcast_in_dim)
     if inner is None or not is_float(x.type.dtype):
@@ -237,6 +243,10 @@ def sum_of_broadcast(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value 
     if not new:
         return None
     count = math.prod(x.type.shape[axis] for axis in new)
+    with np.errstate(over="ignore"):
+        number = np.asarray(count).astype(x.type.dtype)
+    if count == 0 or float(number) != count:
+        return None
     kept = tuple(axis for axis in axes if axis not in new)
     kept_source = tuple(dims.index(axis) for axis in kept)
     summed = p.emit(reduce_sum, source, axes=kept_source) if kept else source
@@ -245,12 +255,17 @@ def sum_of_broadcast(p: _Rewriter, x: Value, *, axes: tuple[int, ...]) -> Value 
     left = [dim for dim in dims if dim not in kept]
     flat = p.emit(reshape_p, summed, shape=tuple(sizes[dim] for dim in left if dim in places))
     wide = p.emit(broadcast_in_dim, flat, shape=shape, dims=tuple(places.index(dim) for dim in left if dim in places))
-    return p.emit(multiply, wide, p.filled(np.asarray(count, x.type.dtype), wide.type))
+    return p.emit(multiply, wide, p.filled(number, wide.type))
 
 
 @rule("dot_general")
-def dot_of_transpose(p: _Rewriter, x: Value, y: Value, *, contract: Any, batch: Any) -> Value | None:
-    """A dot of a transpose contracts other axes of the original, where the order of the result stays."""
+def dot_of_transpose(
+    p: _Rewriter, x: Value, y: Value, *, contract: Any, batch: Any, precision: str
+) -> Value | None:
+    """A dot of a transpose contracts other axes of the original, where the order of the result stays.
+
+    NumPy must say both in the same way: with another function it may add in another order.
+    """
     for position, operand in enumerate((x, y)):
         inner = p.producer(operand, transpose_p)
         if inner is None:
@@ -262,11 +277,13 @@ def dot_of_transpose(p: _Rewriter, x: Value, y: Value, *, contract: Any, batch: 
             continue
         operands = [x, y]
         operands[position] = inner.inputs[0]
-        renamed = [
-            tuple(tuple(order[a] for a in side) if i == position else side for i, side in enumerate(pair))
-            for pair in (contract, batch)
-        ]
-        return p.emit(dot_general, *operands, contract=renamed[0], batch=renamed[1])
+        params: dict[str, Any] = {
+            name: tuple(tuple(order[a] for a in side) if i == position else side for i, side in enumerate(pair))
+            for name, pair in (("contract", contract), ("batch", batch))
+        }
+        after = notation(operands[0].type, operands[1].type, params["contract"], params["batch"])
+        if after == notation(x.type, y.type, contract, batch):
+            return p.emit(dot_general, *operands, **params, precision=precision)
     return None
 
 

@@ -34,9 +34,10 @@ def normal(key: Any, shape: Shape = (), dtype: DTypeLike = "f32") -> Any:
     In f32, bf16 and f16 every value that can come has the same bits on the host, on XLA's CPU and in `jax.random`. In
     f64 the host differs from XLA by up to 32 ulp, because XLA's log1p is off by as much near -0.41.
     """
-    low = -1 + _info("normal", dtype).epsneg
-    u = _uniform("normal", key, shape, dtype, low)
-    return ops.erfinv(u) * np.array(np.sqrt(2), u.dtype)
+    key, shape, dtype = checked_key("normal", key), checked_shape("normal", shape), checked_float("normal", dtype)
+    low = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
+    u = ops.add(ops.multiply(fraction(key, shape, dtype), 2.0), low)  # exact
+    return ops.erfinv(u) * np.array(np.sqrt(2), dtype)
 
 
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: DTypeLike = "f32") -> Any:
@@ -56,7 +57,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = Non
         raise refused(ValueError, operation, f"lower must be below upper, found {lower} and {upper}")
     root = np.array(np.sqrt(2), dtype)
     with untraced():
-        low, high = (ops.erf(end / root) for end in ends)
+        low, high = (ops.erf(end * (1 / root)) for end in ends)  # as XLA divides by a constant
     u = scaled(operation, fraction(key, sizes, dtype), low, high)
     inside = [np.nextafter(end, np.array(limit, dtype)) for end, limit in zip(ends, (np.inf, -np.inf), strict=True)]
     return ops.clip(ops.erfinv(u) * root, *inside)

@@ -47,33 +47,31 @@ def uniform(key: Any, shape: Shape = (), dtype: DTypeLike = "f32", low: Any = 0.
 
 
 def fraction(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Uniform floats in [0, 1): random mantissas under the exponent of 1, less 1."""
+    """Uniform floats in [0, 1): whole numbers of as many bits as the mantissa has, divided by their count."""
     info = ml_dtypes.finfo(dtype)
-    integer = DTYPES[f"u{info.bits}"]
     width = 8 if info.nmant < 8 else info.bits
-    mantissas = ops.convert(bits(key, shape, f"u{width}"), integer) >> (width - info.nmant)
-    one = int(np.ones((), dtype).view(integer))
-    return ops.subtract(ops.bitcast(mantissas | one, dtype), 1.0)
+    numbers = bits(key, shape, f"u{width}") >> (width - info.nmant)
+    return ops.divide(ops.convert(numbers, dtype), float(2**info.nmant))
 
 
 def scaled(operation: str, part: Any, low: Any, high: Any) -> Any:
-    """``part * (high - low) + low`` for fractions `part`; steps that are known to change nothing are left out."""
+    """``part * (high - low) + low`` for fractions `part`, and `low` where ``high <= low``."""
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return ops.maximum(low, _multiply_add(part, high - low, low))
     with np.errstate(over="ignore", invalid="ignore"):
         span = high - low
     if not np.isfinite(span.astype(np.float64)).all():
         raise refused(ValueError, operation, f"from {low} to {high} is no finite range in {SHORT_NAMES[part.dtype]}")
-    if np.isin(np.frexp(span.astype(np.float64))[0], (0, 0.5, -0.5)).all():  # a power of two: the product is exact
-        product = part if (span == 1).all() else part * span
-        result = product + low if np.any(low != 0) else product
-    else:
-        result = _multiply_add(part, span, low)
-    return result if (span >= 0).all() else ops.maximum(low, result)
+    if (low == 0).all() and (span == 1).all():
+        return part
+    # Without the maximum XLA would merge the sum with one that follows, and round once where all else rounds twice.
+    return ops.maximum(low, _multiply_add(part, span, low))
 
 
 def _multiply_add(x: Any, y: Any, z: Any) -> Any:
-    return ops.fma(x, y, z) if x.dtype.itemsize >= 4 else x * y + z
+    """``x * y + z``, fused in f32 and f64 unless y is known to be a power of two, which makes the product exact."""
+    exact = not isinstance(y, Tensor) and np.isin(np.frexp(y.astype(np.float64))[0], (0, 0.5, -0.5)).all()
+    return x * y + z if exact or x.dtype.itemsize < 4 else ops.fma(x, y, z)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:

@@ -56,11 +56,16 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def threefry(key: Any, size: int) -> tuple[Any, Any]:
-    """Two words u32[size] for each of the 64-bit counters 0, 1, ..., size - 1."""
+    """Two random words u32[size] for each of the counters 0, 1, ..., size - 1."""
+    return ops.threefry2x32(key, *counters(size))
+
+
+def counters(size: int) -> tuple[Any, Any]:
+    """The high and the low 32 bits of 0, 1, ..., size - 1, each u32[size]."""
     if size <= 2**32:
-        return ops.threefry2x32(key, ops.zeros((size,), "u32"), ops.iota((size,), DTYPES["u32"]))
-    counters = ops.iota((size,), DTYPES["u64"])
-    return ops.threefry2x32(key, ops.convert(counters >> 32, "u32"), ops.convert(counters, "u32"))
+        return ops.zeros((size,), "u32"), ops.iota((size,), DTYPES["u32"])
+    wide = ops.iota((size,), DTYPES["u64"])
+    return ops.convert(wide >> 32, "u32"), ops.convert(wide, "u32")
 
 
 def checked_key(operation: str, key: Any) -> Any:

@@ -15,19 +15,21 @@ import numpy as np
 from antegrad import flow, ops
 from antegrad.capture import capture
 from antegrad.errors import ProgramError
+from antegrad.ir.builder import frozen
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType, spec
+from antegrad.ops.constant import constant
 from antegrad.render.python import helper_name, printed_helper
 
 
 def from_python(source: str | Path) -> Program:
     """The Program of the last function in a printed module, given as its path or its text.
 
-    The types of the inputs are read from the docstring of that function, which `Program.python` writes. NumPy calls
-    in the text are traced; helpers that nobody edited become the primitives that they stand for. Raises
-    `ProgramError` when the text has no such function or docstring, `ShapeError` and `TraceError` with the line of the
-    text for what cannot be traced.
+    The types of the inputs and the names of the outputs are read from the docstring of that function, which
+    `Program.python` writes; what was captured is an input like any other. NumPy calls in the text are traced; helpers
+    that nobody edited become the primitives that they stand for. Raises `ProgramError` when the text has no such
+    function or docstring, `ShapeError` and `TraceError` with the line of the text for what cannot be traced.
     """
     text, filename = _read(source)
     functions = [node for node in ast.parse(text, filename).body if isinstance(node, ast.FunctionDef)]
@@ -41,13 +43,18 @@ def from_python(source: str | Path) -> Program:
     namespace["np"] = _TracedNumPy()
     namespace.update(_traced_helpers(functions))
     program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
-    return replace(program, input_names=(*(name for name, _ in inputs), *program.input_names[len(inputs) :]))
+    output_names = _output_names(main)
+    return replace(
+        program,
+        input_names=(*(name for name, _ in inputs), *program.input_names[len(inputs) :]),
+        output_names=output_names if len(output_names) == len(program.outputs) else program.output_names,
+    )
 
 
 def _read(source: str | Path) -> tuple[str, str]:
     if isinstance(source, Path) or "\n" not in source:
         path = Path(source)
-        return path.read_text(), str(path)
+        return path.read_text(encoding="utf-8"), str(path)
     return source, "<edited program>"
 
 
@@ -69,8 +76,14 @@ def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]
     return [documented[argument.arg] for argument in main.args.args]
 
 
+def _output_names(main: ast.FunctionDef) -> tuple[str, ...]:
+    """The name of every output, from the lines below ``Returns:`` in the docstring, such as ``d_0.w: f32[2,16]``."""
+    _, _, below = (ast.get_docstring(main) or "").partition("Returns:\n")
+    return tuple(line.strip().rpartition(": ")[0] for line in below.splitlines())
+
+
 class _TracedNumPy:
-    """NumPy, but arrays made from nothing are equations instead of embedded data."""
+    """NumPy, but arrays made from nothing are equations instead of data from outside."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -80,6 +93,9 @@ class _TracedNumPy:
 
     def full(self, shape: Any, number: Any, dtype: Any) -> Any:
         return ops.full(shape, number, dtype)
+
+    def array(self, rows: Any, dtype: Any) -> Any:
+        return ops.bind(constant, value=frozen(np.array(rows, dtype)))
 
     def arange(self, count: int, dtype: Any) -> Any:
         return ops.arange(count, dtype=dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 import textwrap
@@ -40,25 +41,23 @@ def python(program: Program, inline: bool = True) -> str:
     functions.add(program)
     body = "\n\n\n".join(functions.texts)
     helpers = [ast.unparse(printed_helper(helper)) for helper in _used_helpers(program, body)]
+    types = {type.dtype for eq in program.all_equations() for type in (*eq.input_types, *eq.output_types)}
     imports = "import numpy as np\n"
-    if "bfloat16" in body:
+    if BF16 in types and "bfloat16" in body:
         imports += "from ml_dtypes import bfloat16\n"
     head = f'"""The program `{program.name}` as NumPy; edit it and bring it back with `antegrad.from_python`."""\n'
-    body = _HELPER.sub(r"\1", body)
     return "\n\n".join([head + "\n" + imports, *(f"{helper}\n" for helper in helpers), body + "\n"])
 
 
 def _used_helpers(program: Program, body: str) -> list[Callable]:
     primitives = {equation.primitive: None for equation in program.all_equations()}
-    return [helper for primitive in primitives for helper in primitive.helpers if f"{helper.__name__}(" in body]
-
-
-_HELPER = re.compile(r"\b(\w+)_helper\b")
+    helpers = dict.fromkeys(helper for primitive in primitives for helper in primitive.helpers)
+    return [helper for helper in helpers if re.search(rf"\b{helper_name(helper)}\(", body)]
 
 
 def helper_name(helper: Callable) -> str:
     """What a helper of a primitive is called in a printed module: its name without ``_helper``."""
-    return _HELPER.sub(r"\1", helper.__name__)
+    return helper.__name__.removesuffix("_helper")
 
 
 def printed_helper(helper: Callable) -> ast.FunctionDef:
@@ -74,7 +73,8 @@ def printed_helper(helper: Callable) -> ast.FunctionDef:
     return definition
 
 
-HELPER_NAMES = frozenset(helper_name(helper) for primitive in REGISTRY.values() for helper in primitive.helpers)
+def _helper_names() -> set[str]:
+    return {helper_name(helper) for primitive in REGISTRY.values() for helper in primitive.helpers}
 
 
 class _Functions:
@@ -84,7 +84,8 @@ class _Functions:
         self.inline = inline
         self.texts: list[str] = []
         self.names: dict[Program, str] = {}
-        self.namer = Namer(HELPER_NAMES)
+        self.helpers = _helper_names()
+        self.namer = Namer({*self.helpers, *dir(builtins)})  # helpers call builtins, which no function may hide
 
     def add(self, program: Program, nested: bool = False) -> str:
         """Render `program` unless that is done, and say what its function is called."""
@@ -117,7 +118,7 @@ class _Function:
 
     def __init__(self, program: Program, name: str, functions: _Functions, nested: bool) -> None:
         self.program, self.name, self.functions, self.nested = program, name, functions, nested
-        self.namer = Namer({*HELPER_NAMES, *functions.names.values()})
+        self.namer = Namer({*functions.helpers, *functions.names.values()})
         self.producers = program.producers()
         self.uses = _effective_uses(program)
         self.lines: list[_Line] = []
@@ -189,11 +190,14 @@ class _Function:
             operands = self._broadcasting(equation)
         else:
             operands = [self._plain(value) for value in equation.inputs]
-        number = self._number(equation.output) if equation.primitive is broadcast_in_dim else None
+        number = self._number(equation.inputs[0]) if equation.primitive is broadcast_in_dim else None
         if number is not None:
             return filled_literal(number, equation.output.type.shape)
         functions = [Code(self.functions.add(program, nested=True)) for program in equation.programs]
-        return equation.primitive.render(equation, *functions, *operands)
+        text, level = equation.primitive.render(equation, *functions, *operands)
+        for helper in equation.primitive.helpers:
+            text = text.replace(f"{helper.__name__}(", f"{helper_name(helper)}(")
+        return Code(text, level)
 
     def _plain(self, value: Value) -> Code:
         """The code of a value with its full shape and type."""

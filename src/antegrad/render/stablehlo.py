@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from antegrad.ir.mlir import Emitter, tensor
 from antegrad.ir.program import Program, provide
 
@@ -15,9 +17,10 @@ def stablehlo(program: Program) -> str:
     parameters = ", ".join(f"{a}: {tensor(t)}" for a, t in zip(arguments, program.input_types, strict=True))
     returned = f"return {', '.join(results)} : {', '.join(types)}" if results else "return"
     body = "\n    ".join([*emitter.lines, returned])
+    name = re.sub(r"\W", "_", program.name, flags=re.ASCII)
     private = "".join(f"  {function}\n" for function in emitter.functions.values())
     return (
-        f"module @{program.name} {{\n"
+        f"module @{name} {{\n"
         f"  func.func public @main({parameters}) -> ({', '.join(types)}) {{\n    {body}\n  }}\n{private}}}\n"
     )
 

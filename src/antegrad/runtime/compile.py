@@ -14,8 +14,8 @@ from antegrad import tree
 from antegrad.capture import Traced, argument_names, trace
 from antegrad.errors import DeviceError, NameMissing, TraceError
 from antegrad.ir.program import Program, provide
-from antegrad.ir.types import TensorType, type_of
-from antegrad.ops.dispatch import as_tensor
+from antegrad.ir.types import TensorType, as_dtype, type_of
+from antegrad.ops.dispatch import untraced
 from antegrad.ops.tensor import Tensor
 from antegrad.runtime import host
 from antegrad.runtime.device import DeviceInfo, resolve
@@ -77,6 +77,7 @@ class _Settings:
         self.device, self.donate, self.options = device, donate, options
 
     def executable(self, program: Program, donate: Sequence[int]) -> Executable:
+        Signature.of(program).check_donation(donate)
         if self.device.handle is None:
             return HostExecutable(program)
         return XlaExecutable(program, self.device, donate, self.options)
@@ -161,8 +162,8 @@ class CompiledFunction(Compiled):
         """The executable for the types of `leaves`, compiled when there is none."""
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             raise TraceError(f"{self._name}: a compiled function cannot be captured; call the function itself there")
-        types = tuple(type_of(as_tensor(leaf)) if not isinstance(leaf, TensorType) else leaf for leaf in leaves)
-        with self._lock:
+        types = tuple(map(_leaf_type, leaves))
+        with self._lock, untraced():
             if (structure, types) not in self._by_types:
                 traced = trace(self._function, *tree.unflatten(structure, types))
                 executable = self._settings.executable(traced.program, self._donated(traced, len(arguments)))
@@ -201,6 +202,10 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.shape, leaf.dtype
     except AttributeError:
         return type(leaf)
+
+
+def _leaf_type(leaf: Any) -> TensorType:
+    return TensorType(tuple(leaf.shape), as_dtype(leaf.dtype)) if hasattr(leaf, "dtype") else type_of(leaf)
 
 
 def _changes(old: Signature, new: Signature) -> list[str]:

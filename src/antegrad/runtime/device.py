@@ -48,20 +48,24 @@ def _host() -> DeviceInfo:
     return DeviceInfo("host", "host", "NumPy", _main_memory())
 
 
+_NO_BACKEND = (RuntimeError, AssertionError)
+"""What JAX raises when it can start no backend, or not the one asked for; the second where JAX_PLATFORMS=cuda fails."""
+
+
 def _accelerated() -> list[DeviceInfo]:
     platforms = ["gpu", "tpu", "cpu"]
     try:
         default = jax.default_backend()
-        platforms = platforms if default in platforms else [default, *platforms]
-    except RuntimeError:  # JAX can start none; `_why_not_faster` says so
+    except _NO_BACKEND:  # `_why_not_faster` says so
         return []
+    platforms = platforms if default in platforms else [default, *platforms]
     return [info for platform in platforms for info in _of_platform(platform)]
 
 
 def _of_platform(platform: str) -> list[DeviceInfo]:
     try:
         handles = jax.local_devices(backend=platform)
-    except RuntimeError:
+    except _NO_BACKEND:
         return []
     return [
         DeviceInfo(platform if len(handles) == 1 else f"{platform}:{index}", platform, *_details(handle), handle)
@@ -199,14 +203,18 @@ def _find(name: str, origin: str) -> DeviceInfo:
 
 def _why_not_faster() -> str:
     """Why JAX offers no GPU or TPU."""
-    allowed = jax.config.read("jax_platforms")
+    allowed = getattr(jax.config, "jax_platforms", None)
     limit = f" (JAX_PLATFORMS={allowed})" if allowed else ""
     try:
         jax.default_backend()
-    except RuntimeError as error:
-        return f"jax could not start{limit}: {error}"
-    if limit or not (Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")):
+    except _NO_BACKEND as error:
+        return f"jax could not start{limit}: {str(error) or 'no such platform'}"
+    if limit or not _nvidia_visible():
         return f"jax found no GPU or TPU{limit}"
     if any(find_spec(plugin) for plugin in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
         return "jax's CUDA plugin did not start: python -c \"import jax; jax.devices('cuda')\" says why"
     return "an NVIDIA GPU is visible, but this jax has no CUDA: pip install 'antegrad[cuda]'"
+
+
+def _nvidia_visible() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None

@@ -54,6 +54,18 @@ class Signature:
             chosen += found
         return tuple(sorted(set(chosen)))
 
+    def check_donation(self, positions: Sequence[int]) -> None:
+        """Raise `ShapeError` for a donated input when no output of its type is left to take its memory."""
+        free = list(self.output_types)
+        for position in positions:
+            type = self.input_types[position]
+            if type not in free:
+                raise ShapeError(
+                    f"program {self.name}: input {self.input_names[position]} ({type}) cannot be donated, because no "
+                    "output of that type is left to take its memory"
+                )
+            free.remove(type)
+
     def checked(self, leaves: Sequence[Any], traced: bool = False) -> list[Any]:
         """`leaves` as arrays of exactly the input types; Python numbers become scalars of the type that is expected.
 

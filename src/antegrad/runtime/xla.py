@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from antegrad import tree
-from antegrad.errors import DeviceError, ProgramError, ShapeError
+from antegrad.errors import DeviceError, ProgramError
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType
 from antegrad.runtime.device import DeviceInfo
@@ -70,8 +70,7 @@ class XlaExecutable:
     """A Program compiled for one device of JAX. It holds no Program, only its signature.
 
     `donate` lists positions of inputs whose memory the outputs take over; such an array is deleted by the call.
-    Arrays captured by the Program are copied to the device once. Raises `ShapeError` for a donated input whose type no
-    output has.
+    Arrays captured by the Program are copied to the device once.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class XlaExecutable:
         self.signature = Signature.of(program)
         self.device = device
         self._donate = frozenset(donate)
-        _check_donation(self.signature, donate)
         sharding = jax.sharding.SingleDeviceSharding(device.handle)
         jitted = jax.jit(
             _function(program, self.signature),
@@ -148,8 +146,8 @@ class XlaExecutable:
             if leaf.devices() != {self.device.handle}:
                 found = ", ".join(sorted(map(str, leaf.devices())))
                 raise DeviceError(
-                    f"program {name} is compiled for {self.device.name} ({self.device.handle}), and input {own} lies "
-                    f"on {found}: move it with jax.device_put, or compile for that device"
+                    f"program {name} is compiled for {self.device.name}, and input {own} lies on {found}: move it with "
+                    "jax.device_put, or compile for that device"
                 )
             twin = first.setdefault(id(leaf), position)
             if twin != position and {twin, position} & self._donate:
@@ -172,16 +170,3 @@ def _function(program: Program, signature: Signature) -> Any:
 def _private(array: np.ndarray) -> np.ndarray:
     """A copy. JAX on the CPU reads NumPy's own memory and runs later, so it would see the caller's next write."""
     return np.array(array, order="C")
-
-
-def _check_donation(signature: Signature, donate: Sequence[int]) -> None:
-    """Every donated input needs an output of its type that can take its memory."""
-    free = list(signature.output_types)
-    for position in donate:
-        type = signature.input_types[position]
-        if type not in free:
-            raise ShapeError(
-                f"program {signature.name}: input {signature.input_names[position]} ({type}) cannot be donated: no "
-                f"output of that type is left to take its memory"
-            )
-        free.remove(type)

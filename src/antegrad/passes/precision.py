@@ -1,0 +1,31 @@
+"""How exactly an accelerator multiplies: the precision of every dot of a Program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from antegrad.ir.program import Equation, Program
+from antegrad.ops.linalg import dot_general
+
+
+def with_precision(program: Program, precision: Literal["default", "highest"]) -> Program:
+    """`program` with f32 products at `precision` on accelerators; sub-programs included.
+
+    ``"default"`` lets NVIDIA GPUs round the operands to TF32 (10 bits of mantissa) and TPUs to bf16; ``"highest"``
+    keeps all of f32. CPUs and the host are exact either way.
+    """
+    return replace(program, equations=tuple(_changed(equation, precision) for equation in program.equations))
+
+
+def _changed(equation: Equation, precision: Any) -> Equation:
+    params = {key: _inside(value, precision) for key, value in equation.params.items()}
+    if equation.primitive is dot_general:
+        params["precision"] = precision
+    return replace(equation, params=params)
+
+
+def _inside(param: Any, precision: Any) -> Any:
+    if isinstance(param, Program):
+        return with_precision(param, precision)
+    return tuple(_inside(item, precision) for item in param) if isinstance(param, tuple) else param

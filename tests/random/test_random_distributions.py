@@ -1,0 +1,169 @@
+"""Distributions against `jax.random`: the same bits where that can be, else within bounds that are stated here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+import antegrad as ag
+from antegrad import random
+from antegrad.errors import DTypeError, ShapeError
+from antegrad.ir.types import DTYPES
+from tests.random.comparison import SHAPES, assert_draws, everywhere, raw_key, reference
+from tests.support import assert_same_bits
+
+FLOATS = ["f32", "f64", "bf16", "f16"]
+EXACT = ["f32", "bf16", "f16"]
+"""The types in which the host repeats XLA's inverse error function."""
+
+DRAWN = 30_000
+
+
+def ask(name: str, *arguments: Any, dtype: str, shape: Any = (DRAWN,)) -> np.ndarray:
+    draw = getattr(jax.random, name)
+    return reference(draw, raw_key(3), *arguments, shape=shape, dtype=DTYPES[dtype], wide=dtype == "f64")
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_normal(shape: tuple[int, ...], dtype: str) -> None:
+    """65537 draws: with that many, every value that bf16 and f16 can give comes."""
+    expected = ask("normal", shape=shape, dtype=dtype)
+    assert_draws(expected, lambda key: random.normal(key, shape, dtype), raw_key(3))
+
+
+def test_normal_gives_every_value_of_narrow_types() -> None:
+    for dtype in ("bf16", "f16"):
+        values = np.unique(random.normal(raw_key(3), 65537, dtype).astype(np.float32))
+        assert values.size == 2 ** ml_dtypes.finfo(DTYPES[dtype]).nmant
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 20260921, 2**31])
+def test_normal_of_many_keys(seed: int) -> None:
+    expected = reference(jax.random.normal, raw_key(seed), (1000,))
+    assert_same_bits(random.normal(raw_key(seed), 1000), expected, "normal")
+
+
+@pytest.mark.parametrize("ends", [(-2, 2), (-2.0, 1.5), (0.1, 0.3), (-9.0, -3.5), (2, 100)], ids=str)
+@pytest.mark.parametrize("dtype", EXACT)
+def test_truncated_normal(ends: tuple[float, float], dtype: str) -> None:
+    lower, upper = ends
+    expected = ask("truncated_normal", lower, upper, dtype=dtype)
+    assert_draws(expected, lambda key: random.truncated_normal(key, lower, upper, DRAWN, dtype), raw_key(3))
+    wide = expected.astype(np.float64)
+    assert ((wide > lower) & (wide < upper)).all()
+
+
+def test_truncated_normal_takes_its_shape_from_arrays() -> None:
+    lower, upper = np.array([-1, 0.5], np.float32), np.array([[0.75], [1], [3]], np.float32)
+    expected = ask("truncated_normal", lower, upper, shape=None, dtype="f32")
+    assert_draws(expected, lambda key: random.truncated_normal(key, lower, upper), raw_key(3))
+
+
+# The host takes log, log1p and tan from NumPy, XLA has its own. They agree to a few ulp, except that XLA's log1p is off
+# by 128 ulp in f64, and that in f16 JAX keeps the bits of f32 between the two logarithms of `gumbel`. Where the result
+# is near 0 because a logarithm is near 1, that error stands against 1 and not against the result.
+HOST_ULPS = {
+    "normal": {"f64": 32},
+    "truncated_normal": {"f64": 32},
+    "exponential": {"f32": 2, "f64": 130, "bf16": 1, "f16": 1},
+    "gumbel": {"f32": 2, "f64": 2, "bf16": 1, "f16": 8},
+    "laplace": {"f32": 2, "f64": 130, "bf16": 1, "f16": 1},
+    "cauchy": {"f32": 4, "f64": 4, "bf16": 1, "f16": 1},
+}
+XLA_ULPS = {"gumbel": {"f16": 8}}
+"""What a program on XLA may differ from JAX, which is nothing but for one."""
+
+OTHERS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "normal": random.normal,
+    "truncated_normal": lambda key, shape, dtype: random.truncated_normal(key, -2, 1.5, shape, dtype),
+    "exponential": random.exponential,
+    "gumbel": random.gumbel,
+    "laplace": random.laplace,
+    "cauchy": random.cauchy,
+}
+
+
+def units(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest distance in ulps of the expected value, or of 1 where that is smaller."""
+    info = ml_dtypes.finfo(expected.dtype)
+    wide, truth = found.astype(np.float64), expected.astype(np.float64)
+    _, exponent = np.frexp(truth)
+    unit = np.ldexp(1.0, np.maximum(exponent - 1, 0) - info.nmant)
+    return float(np.max(np.where(wide == truth, 0, np.abs(wide - truth) / unit), initial=0))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in HOST_ULPS for dtype in HOST_ULPS[name]])
+def test_others_within_bounds(name: str, dtype: str) -> None:
+    ends = (-2, 1.5) if name == "truncated_normal" else ()
+    expected = ask(name, *ends, dtype=dtype)
+    results = everywhere(lambda key: OTHERS[name](key, DRAWN, dtype), raw_key(3))
+    assert_same_bits(results["host"], results["at once"], "captured against at once")
+    for device, bounds in (("host", HOST_ULPS), ("cpu", XLA_ULPS)):
+        assert results[device].dtype == expected.dtype
+        found = units(results[device], expected)
+        assert found <= bounds.get(name, {}).get(dtype, 0), f"{device}: {found} ulp"
+
+
+@pytest.mark.parametrize("name", ["exponential", "gumbel", "laplace", "cauchy"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)], ids=str)
+def test_others_shapes(name: str, shape: tuple[int, ...]) -> None:
+    expected = ask(name, shape=shape, dtype="f32")
+    for how, result in everywhere(lambda key: OTHERS[name](key, shape, "f32"), raw_key(3)).items():
+        assert result.shape == shape, how
+        assert units(result, expected) <= 4, how
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_categorical(axis: int, dtype: str) -> None:
+    logits = np.linspace(-2, 1, 4 * 5).reshape(4, 5).astype(DTYPES[dtype])
+    wide = dtype == "f64"
+    for shape in (None, (3000, 4) if axis else (3000, 5)):
+        expected = reference(jax.random.categorical, raw_key(7), logits, axis, shape, wide=wide).astype(np.int32)
+        results = everywhere(lambda k, x, shape=shape: random.categorical(k, x, axis, shape), raw_key(7), logits)
+        for how, result in results.items():
+            # In f16 JAX's own noise has more bits (see HOST_ULPS), and ties fall otherwise.
+            allowed = 0.01 if dtype == "f16" else 0
+            assert result.dtype == np.int32 and result.shape == expected.shape, how
+            assert np.mean(result != expected) <= allowed, how
+
+
+def test_categorical_broadcasts_its_batch_and_skips_what_is_impossible() -> None:
+    logits = np.array([[0, -np.inf, 1]], np.float32)
+    expected = reference(jax.random.categorical, raw_key(7), logits, -1, (200,))
+    assert_draws(expected, lambda key, x: random.categorical(key, x, shape=(200,)), raw_key(7), logits)
+    assert set(expected.tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "message"),
+    [
+        (lambda key: random.normal(key, (), "i32"), DTypeError, "normal: dtype must be a float type, found i32"),
+        (lambda key: random.gumbel(key, (), "u8"), DTypeError, "gumbel: dtype must be a float type"),
+        (lambda key: random.exponential(key, -1), ShapeError, "exponential: a shape holds sizes >= 0"),
+        (lambda key: random.truncated_normal(key, 2, -2), ValueError, "truncated_normal: lower must be below upper"),
+        (lambda key: random.truncated_normal(key, 1, 1), ValueError, "truncated_normal: lower must be below upper"),
+        (lambda key: random.truncated_normal(key, np.zeros(2), 1), DTypeError, r"lower: f64\[2\] does not fit in f32"),
+        (lambda key: random.categorical(key, np.zeros(3, np.int32)), DTypeError, "categorical: logits must be floats"),
+        (lambda key: random.categorical(key, np.float32(0)), ShapeError, "random.categorical: axis -1 of a tensor"),
+        (
+            lambda key: random.categorical(key, np.zeros((4, 3), np.float32), shape=(5,)),
+            ShapeError,
+            r"one draw for each of \(4,\) does not broadcast to \(5,\)",
+        ),
+    ],
+)
+def test_wrong_use(draw: Callable[[Any], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        draw(raw_key(0))
+
+
+def test_traced_ends_are_refused() -> None:
+    with pytest.raises(DTypeError, match=r"truncated_normal: the ends must be known when captured(.|\n)*distributions"):
+        ag.capture(lambda key, low: random.truncated_normal(key, low, 1), raw_key(0), np.float32(0))
