@@ -316,12 +316,17 @@ def reciprocal(x: Any) -> Any:
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """Quotient rounded down, of integers or floats, as Python's ``//``; see `truncated_divide` for a zero divisor."""
+    """Quotient rounded down, as Python's ``//``: ``1.0 // 0.1`` is 9, since ten times the float 0.1 is more than 1.
+
+    A divisor of 0 gives what `divide` gives for floats, and `truncated_divide` for integers.
+    """
     x, y = harmonise("floor_divide", x, y)
-    if not is_integer(x.dtype):
-        return ops.floor(divide(x, y))
-    quotient = truncated_divide(x, y)
-    return ops.where(_signs_differ(truncated_remainder(x, y), y), subtract(quotient, 1), quotient)
+    rest = truncated_remainder(x, y)
+    if is_integer(x.dtype):
+        quotient = truncated_divide(x, y)
+    else:
+        quotient = ops.round(divide(ops.where(ops.equal(y, 0), x, subtract(x, rest)), y))
+    return ops.where(_signs_differ(rest, y), subtract(quotient, 1), quotient)
 
 
 def remainder(x: Any, y: Any) -> Any:

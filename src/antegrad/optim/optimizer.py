@@ -16,7 +16,6 @@ Schedule = Callable[[Any], Any]
 
 State = dict[str, Any]
 
-
 Reading = Callable[[State], Any]
 """From the state to a scalar that is worth a log entry."""
 
@@ -79,22 +78,25 @@ def map_leaves(operation: str, function: Callable[..., tuple[Any, ...]], /, **tr
 
     The trees must agree in structure and in the shapes of their leaves: a `ShapeError` says where they do not.
     """
-    (first, *others), flat = trees, {name: tree.flatten_with_names(given) for name, given in trees.items()}
-    pairs, structure = flat[first]
+    named = {name: tree.named_leaves(given) for name, given in trees.items()}
+    first, *others = named
     for other in others:
-        found = {path: leaf.shape for path, leaf in flat[other][0]}
-        expected = {path: leaf.shape for path, leaf in pairs}
-        for path in [*expected, *found]:
-            if expected.get(path) != found.get(path):
-                sides = f"{first} has {_shape(expected, path)} and {other} has {_shape(found, path)}"
-                raise ShapeError(f"{operation}: at {path or 'the root'!r} {sides}: the two must have the same leaves")
-    columns = zip(*([leaf for _, leaf in flat[name][0]] for name in trees), strict=True)
-    rows = [function(path, *leaves) for (path, _), leaves in zip(pairs, columns, strict=True)]
+        _check_alike(operation, first, named[first], other, named[other])
+    rows = [function(path, *(leaves[path] for leaves in named.values())) for path in named[first]]
+    structure = tree.structure(trees[first])
     return tuple(tree.unflatten(structure, items) for items in zip(*rows, strict=True))
 
 
-def _shape(shapes: dict[str, tuple[int, ...]], path: str) -> str:
-    return f"shape {shapes[path]}" if path in shapes else "nothing"
+def _check_alike(operation: str, first: str, one: dict[str, Any], other: str, two: dict[str, Any]) -> None:
+    """Two trees, by the paths of their leaves, must have the same ones in the same shapes."""
+    for path in one | two:
+        shapes = [leaves[path].shape if path in leaves else None for leaves in (one, two)]
+        if shapes[0] != shapes[1]:
+            found = ["nothing" if shape is None else f"shape {shape}" for shape in shapes]
+            raise ShapeError(
+                f"{operation}: at {path or 'the root'!r} {first} has {found[0]} and {other} has {found[1]}: "
+                "both must have the same leaves"
+            )
 
 
 def labelled(x: Any, role: str, path: str) -> Any:
