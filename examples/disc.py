@@ -1,7 +1,4 @@
-"""Learn a disc in the plane with a small network, and show the evidence that everything worked.
-
-Points inside the disc centred at (0.15, -0.10) with radius 0.70 are labelled +1, those outside -1.
-"""
+"""Learn which points of the plane lie in a disc (+1) and which outside (-1), and show that everything worked."""
 
 import argparse
 import json
@@ -21,14 +18,14 @@ REPORT_EVERY = 50
 
 
 def labels(points: np.ndarray) -> np.ndarray:
-    inside = np.hypot(points[:, :1] - CENTRE[0], points[:, 1:] - CENTRE[1]) < RADIUS
-    return np.where(inside, np.float32(1), np.float32(-1))
+    distance = np.hypot(points[:, :1] - CENTRE[0], points[:, 1:] - CENTRE[1])
+    return np.where(distance < RADIUS, np.float32(1), np.float32(-1))
 
 
 def build(key: np.ndarray) -> nn.Sequential:
     first, second, third = random.split(key, 3)
-    dense = nn.Dense(2, 16, key=first), nn.Dense(16, 16, key=second), nn.Dense(16, 1, key=third)
-    return nn.Sequential(dense[0], nn.relu, dense[1], nn.relu, dense[2])
+    layers = nn.Dense(2, 16, key=first), nn.relu, nn.Dense(16, 16, key=second), nn.relu, nn.Dense(16, 1, key=third)
+    return nn.Sequential(*layers)
 
 
 def predict(model: nn.Sequential, points: np.ndarray) -> np.ndarray:
@@ -42,11 +39,9 @@ def grid() -> np.ndarray:
 
 def agreement(program: ag.Program, arrays: list[np.ndarray], device: str) -> tuple[float, float]:
     """Largest difference between `device` and the host over every output: absolute, and relative to its output."""
-    worst, relative = 0.0, 0.0
-    for host, other in zip(program.run(*arrays, device="host"), program.run(*arrays, device=device), strict=True):
-        difference = float(np.max(np.abs(host - other)))
-        worst, relative = max(worst, difference), max(relative, difference / float(np.max(np.abs(host))))
-    return worst, relative
+    pairs = zip(program.run(*arrays, device="host"), program.run(*arrays, device=device), strict=True)
+    found = [(float(np.max(np.abs(host - other))), float(np.max(np.abs(host)))) for host, other in pairs]
+    return max(difference for difference, _ in found), max(difference / size for difference, size in found)
 
 
 def draw(truth: np.ndarray, learned: np.ndarray) -> None:
@@ -83,21 +78,20 @@ def fit(step: train.TrainStep, x: np.ndarray, y: np.ndarray, device: str, steps:
         print(f"  step {number:>4}  loss {history[number]:.6f}")
     print(f"time     {seconds:.3f} s, {1e3 * seconds / steps:.3f} ms a step, and {compiled - started:.2f} s to compile")
     print(f"compiled {run.executables} executable for training")
-    first_last = {"loss_first": history[0], "loss_last": history[-1], "losses": history}
-    return state, {**first_last, "ms_per_step": 1e3 * seconds / steps, "executables_training": run.executables}
+    report = {"loss_first": history[0], "loss_last": history[-1], "losses": history}
+    return state, report | {"ms_per_step": 1e3 * seconds / steps, "executables_training": run.executables}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default=None, help="host, cpu, gpu or tpu; by default the best there is")
     parser.add_argument("--steps", type=int, default=600, help="at least 1")
     parser.add_argument("--seed", type=int, default=20260921)
     parser.add_argument("--out", type=Path, default=Path("out/disc"))
-    args = parser.parse_args()
-    if args.steps < 1:
+    if (args := parser.parse_args()).steps < 1:
         parser.error(f"--steps must be at least 1, found {args.steps}")
     try:
-        run(args.device, args.steps, args.seed, args.out)
+        run(**vars(args))
     except ag.AntegradError as error:
         parser.exit(1, f"disc: {error}\n")
 
@@ -122,7 +116,7 @@ def run(device: str | None, steps: int, seed: int, out: Path) -> None:
     worst, relative = agreement(step.gradient, [*model.named_parameters().values(), x, y], device)
     print(f"check    {device} against host at step 0: {worst:.2e} absolute, {relative:.2e} relative")
     if device.startswith("gpu"):
-        print("         (NVIDIA GPUs may round the operands of matrix products to TF32, with 10 bits of mantissa)")
+        print("         (NVIDIA GPUs may round the operands of matrix products to TF32, 10 bits of mantissa)")
     state, report = fit(step, x, y, device, steps)
 
     path, predicting = out / "disc.safetensors", ag.compile(predict, device=device)
@@ -132,12 +126,11 @@ def run(device: str | None, steps: int, seed: int, out: Path) -> None:
     same = all(np.array_equal(a, b) for a, b in zip(state.arrays, restored.arrays, strict=True))
     same = bool(same and np.array_equal(predictions, np.asarray(predicting(restored.model, heldout))))
     print(f"saved    {path} ({path.stat().st_size} bytes)")
-    print(f"reload   parameters and held-out predictions bit-identical: {same}")
-    print(f"         Adam has done {restored.optimizer_state['count']} steps")
+    print(f"reload   parameters and predictions bit-identical: {same}; Adam: {restored.optimizer_state['count']} steps")
 
-    points = grid()
-    truth, learned = labels(points), np.asarray(predicting(restored.model, points))
-    disagreeing, total = int(np.sum((truth > 0) != (learned > 0))), report["executables_training"] + predicting.executables
+    truth, learned = labels(points := grid()), np.asarray(predicting(restored.model, points))
+    disagreeing = int(np.sum((truth > 0) != (learned > 0)))
+    total = report["executables_training"] + predicting.executables
     accuracy = float(np.mean((predictions > 0) == (labels(heldout) > 0)))
     draw(truth, learned)
     print(f"boundary {disagreeing} of {truth.size} grid cells disagree")
@@ -146,9 +139,9 @@ def run(device: str | None, steps: int, seed: int, out: Path) -> None:
     report |= {"device": device, "heldout_accuracy": accuracy, "equations_forward": forward}
     report |= {"equations_gradient": gradient, "executables_total": total, "check_max_abs": worst}
     report |= {"check_relative": relative, "reload_bit_identical": same, "disagreeing_cells": disagreeing}
-    (out / "summary.json").write_text(json.dumps(report, indent=2) + "\n")
-    (out / "gradient.py").write_text(step.gradient.python())
-    (out / "gradient.mlir").write_text(step.gradient.stablehlo())
+    texts = {"summary.json": json.dumps(report, indent=2) + "\n", "gradient.py": step.gradient.python()}
+    for name, text in (texts | {"gradient.mlir": step.gradient.stablehlo()}).items():
+        (out / name).write_text(text)
     plot(out / "boundary.png", points, learned)
 
 

@@ -143,6 +143,7 @@ class Divide(Binary):
 
 def truncated_divide_helper(x: Any, y: Any) -> Any:
     """Integer quotient rounded toward zero; all bits set where the divisor is 0."""
+    x, y = (np.asarray(operand, np.result_type(x, y)) for operand in (x, y))
     safe = np.where(y == 0, np.ones_like(y), y)
     quotient = (x - np.fmod(x, safe)) // safe
     return np.where(y == 0, ~np.zeros_like(x), quotient)
@@ -160,6 +161,7 @@ class TruncatedDivide(Binary):
 
 def truncated_remainder_helper(x: Any, y: Any) -> Any:
     """Remainder with the sign of x; for integers x itself where y is 0, for floats NaN there."""
+    x, y = (np.asarray(operand, np.result_type(x, y)) for operand in (x, y))
     return np.fmod(x, y) if x.dtype.kind not in "iu" else np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
 
 
