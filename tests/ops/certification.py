@@ -183,7 +183,7 @@ class Derivatives:
         """Its outputs: the sum, every first gradient, every second one."""
 
         def of_gradient(*xs: Any) -> Any:
-            gradients = apply(self.gradient, xs)[1:]
+            gradients = apply(self.gradient, [*xs, *self.gradient.captured])[1:]
             return self.weighted(ops, gradients, 100), *gradients
 
         return ag.reverse(ag.capture(of_gradient, *self.case.arrays))

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from hypothesis.vendor import pretty
 
 import antegrad as ag
 from antegrad import ops
 from antegrad.ir.program import Program
-from antegrad.ir.types import DTYPES, SHORT_NAMES, is_float, is_integer
+from antegrad.ir.types import DTYPES, is_float, is_integer
+
+pretty.for_type_by_name(Program.__module__, Program.__name__, lambda program, printer, cycle: printer.text(str(program)))  # how a failing example is shown
 
 Draw = Callable[[st.SearchStrategy], Any]
 
@@ -184,7 +187,3 @@ def arrays(program: Program, seed: int = 0) -> list[np.ndarray]:
         made.append(np.asarray(values, dtype=type.dtype) if type.dtype != DTYPES["bool"] else values > 0)
     return made
 
-
-def described(program: Program) -> str:
-    """What a failing example is told by."""
-    return "\n".join([str(program), *(f"{n}: {SHORT_NAMES[v.type.dtype]}" for n, v in zip(program.input_names, program.inputs, strict=True))])
