@@ -36,26 +36,29 @@ def by_arrays(x: Any, *indices: Any, before: tuple = ()) -> Any:
     return ops.getitem(x, (*before, *indices))
 
 
+def inside(indices: jax.Array, size: int) -> jax.Array:
+    """What an index means: from the end if negative, then clamped. (JAX wraps those that its i32 does not hold.)"""
+    wide = indices.astype("int64")
+    return jnp.clip(jnp.where(wide < 0, wide + size, wide), 0, size - 1)
+
+
 def by_arrays_in_jax(x: jax.Array, *indices: jax.Array, before: tuple = ()) -> jax.Array:
-    return x.at[(*before, *indices)].get(mode="clip")
+    sizes = x.shape[len(before) :]
+    return x[(*before, *(inside(i, size) for i, size in zip(indices, sizes, strict=False)))]
 
 
 advanced = partial(exact, "getitem", of=by_arrays, jax=by_arrays_in_jax)
 
 
-def clipped(x: jax.Array, indices: jax.Array, axis: int | None = None) -> jax.Array:
-    """NumPy's negative indices, then clamping, as antegrad has it; `jnp.take` with mode="clip" clamps those to 0."""
-    size = x.size if axis is None else x.shape[axis]
-    if jnp.issubdtype(indices.dtype, jnp.signedinteger):
-        indices = jnp.where(indices < 0, indices + size, indices)
-    return jnp.take(x, indices, axis, mode="clip")
+def taken(x: jax.Array, indices: jax.Array, axis: int | None = None) -> jax.Array:
+    return jnp.take(x, inside(indices, x.size if axis is None else x.shape[axis]), axis)
 
 
 def along(x: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
-    return jnp.take_along_axis(x, indices, axis, mode="clip")
+    return jnp.take_along_axis(x, inside(indices, x.shape[axis]), axis)
 
 
-take = partial(exact, "take", jax=clipped)
+take = partial(exact, "take", jax=taken)
 take_along = partial(exact, "take_along_axis", jax=along)
 
 
@@ -75,15 +78,18 @@ def add_rows(x: Any, indices: Any, values: Any, before: tuple = ()) -> Any:
     return ops.IndexUpdate(x)[(*before, indices)].add(values)
 
 
+def set_rows_in_jax(x: jax.Array, indices: jax.Array, values: jax.Array, before: tuple = ()) -> jax.Array:
+    return x.at[(*before, inside(indices, x.shape[len(before)]))].set(values)
+
+
+def add_rows_in_jax(x: jax.Array, indices: jax.Array, values: jax.Array, before: tuple = ()) -> jax.Array:
+    return x.at[(*before, inside(indices, x.shape[len(before)]))].add(values)
+
+
 at_set = partial(exact, "at_set", of=set_basic, jax=lambda x, values, index: x.at[index].set(values))
 at_add = partial(cases, "at_add", bound=SUM, of=add_basic, jax=lambda x, values, index: x.at[index].add(values))
-set_at = partial(
-    exact, "at_set", of=set_rows, jax=lambda x, i, values, before=(): x.at[(*before, i)].set(values, mode="clip")
-)
-add_at = partial(
-    cases, "at_add", bound=SUM, of=add_rows,
-    jax=lambda x, i, values, before=(): x.at[(*before, i)].add(values, mode="clip"),
-)  # fmt: skip
+set_at = partial(exact, "at_set", of=set_rows, jax=set_rows_in_jax)
+add_at = partial(cases, "at_add", bound=SUM, of=add_rows, jax=add_rows_in_jax)
 
 
 def block(x: Any, *starts: Any, sizes: tuple) -> Any:
@@ -144,11 +150,17 @@ CASES = [
     *take("D[3,4]", "i32[]:1:2", axis=0),
     *take("bf16[3,4]", "i32{1 1 1}", axis=0),
     *take("f32[3,4]", "i8{}", axis=0),
+    *take("f32[300]", "u8{0 255}"),
+    *take("f32[300]", "i8{-1 0 127 -128}"),
+    *take("f32[5]", "i64{4294967296 -4294967296 1}"),
     *take_along("D[3,4]", "i32{0 3 1 2 2 2}[3,2]", axis=1),
     *take_along("D[3,4]", "i32{0 2 1 -1}[1,4]", axis=0),
     *take_along("N[3,4]", "i32{3 0 1 2}[3,4]", axis=-1),
     *take_along("f32[2,3,2]", "i64{2 0 1 1}[2,2,2]", axis=1),
     *take_along("f32[0,3]", "i32[0,2]", axis=1),
+    *take_along("f32[1,300]", "u8{255 0}[1,2]", axis=1),
+    *take_along("f32[1,300]", "i8{-1 -128 127}[1,3]", axis=1),
+    *take_along("f32[5]", "i64{4294967296 1}", axis=0),
     *at_set("A[5,4]", "A[4]", index=2),
     *at_set("D[5,4]", "D[]", index=np.s_[1:3, ::2]),
     *at_set("D[5,4]", "D[5]", index=np.s_[:, -1]),
@@ -167,6 +179,10 @@ CASES = [
     *add_at("D[5,4]", "i32{4 9 -1}", "D[3,4]"),
     *add_at("D[5,4]", "i32{1 1 3}", "D[5,3]", before=(slice(None),)),
     *add_at("f32[5]", "u8{1 1 250}", "f32[3]"),
+    *add_at("f32[300]", "u8{1 1 250}", "f32[3]"),
+    *add_at("f32[300]", "i8{1 -1 -128}", "f32[3]"),
+    *set_at("f32[300]", "u8{1 255 250}", "f32[3]"),
+    *add_at("bf16[3]:0.5:1", "i32[300]:0:2", "bf16[300]:0.5:1"),
     *add_at("f32[5]", "i32{1 2 1 0}[2,2]", "f32[2,2]"),
     *dynamic_slice("A[5,4]", "i32{2}[]", "i32{1}[]", sizes=(2, 3)),
     *dynamic_slice("D[5,4]", "i32{9}[]", "i32{-9}[]", sizes=(3, 2)),

@@ -147,6 +147,7 @@ MADE = {
     "iota": (lambda: ops.iota((2, 3), DTYPES["i32"], 1), np.array([[0, 1, 2]] * 2, np.int32)),
     "iota-bf16": (lambda: ops.iota((3, 2), DTYPES["bf16"]), np.array([[0, 0], [1, 1], [2, 2]], DTYPES["bf16"])),
     "one_hot": (lambda: ops.one_hot(np.array([2, 0, -1, 3]), 3), np.eye(4, 3, dtype=np.float32)[[2, 0, 3, 3]]),
+    "one_hot-wide": (lambda: ops.one_hot(np.uint8(3), 300), np.eye(1, 300, 3, np.float32)[0]),
     "one_hot-u8": (lambda: ops.one_hot(np.array([[1]], np.uint8), 2, "bool"), np.array([[[False, True]]])),
 }
 """What makes an array of nothing, and the array."""

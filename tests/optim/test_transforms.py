@@ -16,6 +16,7 @@ from tests.support import devices
 
 F32 = np.float32
 INF, NAN = float("inf"), float("nan")
+RATE = optim.schedules.linear_warmup(1.0, 4)
 
 
 def arrays(*rows: list[float]) -> list[np.ndarray]:
@@ -174,30 +175,30 @@ def test_an_empty_chain_is_refused() -> None:
 
 def test_readings() -> None:
     parameters = {"w": np.ones(2, F32)}
-    rate = optim.schedules.linear_warmup(1.0, 4)
-    for optimizer in (
-        optim.sgd(rate),
-        optim.adam(rate),
-        optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(rate)),
-    ):
+    clipped = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(RATE))
+    for optimizer in (optim.sgd(RATE), optim.adam(RATE), clipped):
         state, seen = optimizer.init(parameters), []
         for _ in range(5):
             seen.append(float(optimizer.readings["learning_rate"](state)))
             _, state = optimizer.update(parameters, state, parameters)
         assert seen == [0.25, 0.5, 0.75, 1, 1]
-    assert optimizer.readings["skipped"](state) == 0
+    assert clipped.readings["skipped"](clipped.init(parameters)) == 0
     fixed = optim.adam(0.5)
     assert fixed.readings["learning_rate"](fixed.init(parameters)) == F32(0.5)
 
 
+RATED = [optim.sgd(RATE), optim.sgd(RATE, 1e-9), optim.adam(RATE, b1=0, b2=0), optim.adamw(RATE, b1=0, b2=0)]
+
+
 @pytest.mark.parametrize("device", devices())
-def test_the_rate_that_is_read_is_the_rate_that_is_applied(device: str) -> None:
-    optimizer, state = optim.sgd(optim.schedules.linear_warmup(1.0, 4)), None
-    moved = []
+@pytest.mark.parametrize("optimizer", RATED, ids=lambda optimizer: optimizer.kind)
+def test_the_rate_that_is_read_is_the_rate_that_is_applied(optimizer: optim.Optimizer, device: str) -> None:
+    """A gradient of 1 moves by one learning rate, and under AdamW by its decay of 1 % more."""
+    state, moved = None, []
     for _ in range(5):
         updates, state = update(optimizer, arrays([1]), device, state)
-        moved.append(-updates[0].item())
-    assert moved == [0.25, 0.5, 0.75, 1, 1]
+        moved.append(-updates[0].item() / (1.01 if optimizer.kind == "adamw" else 1))
+    np.testing.assert_allclose(moved, [0.25, 0.5, 0.75, 1, 1], rtol=2e-7)
 
 
 # Weight decay

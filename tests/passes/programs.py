@@ -15,10 +15,12 @@ from antegrad import ops
 from antegrad.ir.program import Program
 from antegrad.ir.types import DTYPES, is_float, is_integer
 
-pretty.for_type_by_name(Program.__module__, Program.__name__, lambda program, printer, cycle: printer.text(str(program)))  # how a failing example is shown
+# A failing example is shown as the program prints.
+pretty.for_type_by_name(Program.__module__, Program.__name__, lambda program, printer, _: printer.text(str(program)))
 
 Draw = Callable[[st.SearchStrategy], Any]
 
+DTYPES_DRAWN = ("f32", "i32", "f32", "i32", "f64", "f16", "bf16")
 NUMBERS = [1, 0, -1, 2, 0.5, -0.0, 0.1, 3, 1.5, 1024]
 SIZES = st.sampled_from([1, 2, 3, 4, 5])
 SMOOTH_UNARY = ["negative", "tanh", "sin", "cos", "sigmoid", "square", "exp"]
@@ -71,10 +73,17 @@ class Grower:
             return x ** self.pick([0, 1, 2, 3] if is_integer(x.dtype) or self.smooth else [0, 1, 2, 3, -1, 1.0, 2.0])
         return getattr(ops, name)(*self.draw(st.permutations([x, number])))
 
+    def summand(self, x: Any, largest: int = 8) -> Any:
+        """`x` as small whole numbers, whose sums and products have the same bits in any order of addition."""
+        if self.smooth or not is_float(x.dtype):
+            return x
+        return ops.clip(ops.round(ops.where(x == x, x, 0)), -largest, largest)
+
     def reduce(self, x: Any) -> Any:
         if x.ndim == 0 or x.dtype.kind == "b":
             return None
         name = self.pick(["sum", "mean"] if self.smooth else ["sum", "max", "min", "prod"])
+        x = self.summand(x, 1 if name == "prod" else 8)
         axes = tuple(self.draw(st.sets(st.integers(0, x.ndim - 1), min_size=1)))
         return getattr(ops, name)(x, axis=axes, keepdims=self.draw(st.booleans()))
 
@@ -90,6 +99,7 @@ class Grower:
             if y.dtype == x.dtype and y.shape[j] == x.shape[i]
         ]
         y, i, j = self.pick(fitting)
+        x, y = self.summand(x), self.summand(y)
         if x.ndim == y.ndim and x.ndim > 2 and x.shape[:-2] == y.shape[:-2] and x.shape[-1] == y.shape[-1]:
             return x @ y.mT
         if y.ndim == 2 and i == x.ndim - 1:
@@ -106,7 +116,13 @@ class Grower:
     def reshape(self, x: Any) -> Any:
         factors = [n for n in range(1, x.size + 1) if x.size % n == 0] or [1]
         first = self.pick(factors)
-        shapes = [(x.size,), (first, x.size // first), (1, *x.shape), (*x.shape, 1), tuple(n for n in x.shape if n != 1)]
+        shapes = [
+            (x.size,),
+            (first, x.size // first),
+            (1, *x.shape),
+            (*x.shape, 1),
+            tuple(n for n in x.shape if n != 1),
+        ]
         return ops.reshape(x, self.pick(shapes))
 
     def index(self, x: Any) -> Any:
@@ -116,7 +132,9 @@ class Grower:
         size = x.shape[axis]
         before = (slice(None),) * axis
         if self.draw(st.booleans()):
-            return ops.take(x, np.array(self.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=4)), np.int32), axis)
+            return ops.take(
+                x, np.array(self.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=4)), np.int32), axis
+            )
         start = self.draw(st.integers(0, size - 1))
         return x[(*before, slice(start, self.draw(st.integers(start + 1, size)), self.pick([1, 1, 2])))]
 
@@ -159,9 +177,7 @@ def types(draw: Draw, dtypes: Sequence[str]) -> ag.TensorType:
 
 
 @st.composite
-def programs(
-    draw: Draw, dtypes: Sequence[str] = ("f32", "f32", "f64", "f16", "bf16", "i32"), smooth: bool = False, most: int = 30
-) -> Program:
+def programs(draw: Draw, dtypes: Sequence[str] = DTYPES_DRAWN, smooth: bool = False, most: int = 30) -> Program:
     """A program of 1 to 3 inputs and 5 to `most` operations; with `smooth` every one of them can be differentiated."""
 
     def function(*inputs: Any) -> Any:
@@ -183,7 +199,8 @@ def arrays(program: Program, seed: int = 0) -> list[np.ndarray]:
     made = []
     for type in program.input_types:
         values = rng.normal(size=type.shape)
-        values = np.where(rng.random(type.shape) < 0.2, rng.integers(-2, 3, type.shape) * rng.choice([1.0, -1.0]), values)
+        values = np.where(
+            rng.random(type.shape) < 0.2, rng.integers(-2, 3, type.shape) * rng.choice([1.0, -1.0]), values
+        )
         made.append(np.asarray(values, dtype=type.dtype) if type.dtype != DTYPES["bool"] else values > 0)
     return made
-

@@ -10,40 +10,47 @@ import numpy as np
 import pytest
 
 import antegrad as ag
-from antegrad import random
+from antegrad import ops, random
 from antegrad.errors import DTypeError, ShapeError
 from tests.random.comparison import assert_draws, raw_key, reference
 from tests.support import assert_same_bits, devices, run
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 8, 1000, 1625, 1626, 65537])
-def test_permutation_of_a_range(size: int) -> None:
+def test_permutation_of_a_range() -> None:
     """One round of sorting up to 1625 elements, two beyond."""
-    expected = reference(jax.random.permutation, raw_key(3), size)
-    assert_draws(expected, lambda key: random.permutation(key, size), raw_key(3))
-    assert np.array_equal(np.sort(expected), np.arange(size))
+    sizes = [0, 1, 2, 8, 1625, 1626]
+    expected = [reference(jax.random.permutation, raw_key(3), size) for size in sizes]
+    assert_draws(expected, lambda key: [random.permutation(key, size) for size in sizes], raw_key(3))
+    for size, order in zip(sizes, expected, strict=True):
+        assert np.array_equal(np.sort(order), np.arange(size))
 
 
-def test_permutation_with_three_rounds() -> None:
-    """More than 2**(64 / 3) elements; at once, because XLA sorts slowly."""
-    size = 2_642_246
-    assert_same_bits(
-        random.permutation(raw_key(3), size), reference(jax.random.permutation, raw_key(3), size), "permutation"
-    )
+def test_permutation_of_many() -> None:
+    expected = reference(jax.random.permutation, raw_key(3), 65537)
+    assert_same_bits(random.permutation(raw_key(3), 65537), expected, "permutation")
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("size", [0, 1, 2, 1625, 1626, 65537, 2_642_245, 2_642_246, 10**9])
+def test_rounds_of_sorting(size: int) -> None:
+    program = ag.capture(lambda key: random.permutation(key, size), raw_key(0))
+    rounds = sum(equation.primitive is ops.sort_p for equation in program.equations)
+    assert rounds == int(np.ceil(3 * np.log(max(1, size)) / np.log(2**32 - 1)))
+
+
 @pytest.mark.parametrize("independent", [False, True])
-def test_permutation_of_an_array(axis: int, independent: bool) -> None:
+def test_permutation_of_an_array(independent: bool) -> None:
     x = np.arange(4 * 7 * 5, dtype=np.float32).reshape(4, 7, 5)
-    expected = reference(jax.random.permutation, raw_key(3), x, axis, independent)
-    assert_draws(expected, lambda key, x: random.permutation(key, x, axis, independent), raw_key(3), x)
+    axes = (0, 1, 2, -1)
+    expected = [reference(jax.random.permutation, raw_key(3), x, axis, independent) for axis in axes]
+    draw = lambda key, x: [random.permutation(key, x, axis, independent) for axis in axes]  # noqa: E731
+    assert_draws(expected, draw, raw_key(3), x)
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32, np.float16, ml_dtypes.bfloat16], ids=str)
-def test_permutation_of_a_line(dtype: Any) -> None:
-    x = (np.arange(2000) % 3).astype(dtype)
-    assert_draws(reference(jax.random.permutation, raw_key(4), x), random.permutation, raw_key(4), x)
+def test_permutation_of_a_line() -> None:
+    dtypes = (np.bool_, np.uint8, np.int32, np.float16, ml_dtypes.bfloat16)
+    lines = [(np.arange(100) % 3).astype(dtype) for dtype in dtypes]
+    expected = [reference(jax.random.permutation, raw_key(4), line) for line in lines]
+    assert_draws(expected, lambda key, *lines: [random.permutation(key, x) for x in lines], raw_key(4), *lines)
 
 
 def test_permutation_of_independent_lines_counts_all_elements_for_its_rounds() -> None:
@@ -90,15 +97,18 @@ def test_a_traced_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3)], ids=str)
-def test_choice(shape: tuple[int, ...], replace: bool) -> None:
-    expected = reference(jax.random.choice, raw_key(2), 9, shape, replace)
-    assert_draws(expected, lambda key: random.choice(key, 9, shape, replace), raw_key(2))
+def test_choice(replace: bool) -> None:
     x = np.arange(63, dtype=np.float32).reshape(7, 9)
-    for axis in (0, 1, -1):
-        expected = reference(jax.random.choice, raw_key(2), x, shape, replace, axis=axis)
-        if 0 not in shape:  # JAX forgets the other axes when nothing is drawn
-            assert_draws(expected, lambda k, x, axis=axis: random.choice(k, x, shape, replace, axis), raw_key(2), x)
+    cases = [(axis, shape) for axis in (None, 0, 1, -1) for shape in ((), (5,), (2, 3))]
+    expected = [
+        reference(jax.random.choice, raw_key(2), 9 if axis is None else x, shape, replace, axis=axis or 0)
+        for axis, shape in cases
+    ]
+
+    def draw(key: Any, x: Any) -> Any:
+        return [random.choice(key, 9 if a is None else x, shape, replace, a or 0) for a, shape in cases]
+
+    assert_draws(expected, draw, raw_key(2), x)
 
 
 @pytest.mark.parametrize("arguments", [(0, 1), (np.zeros((0, 3)), 2), (4, 5, False)], ids=str)

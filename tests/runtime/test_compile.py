@@ -219,12 +219,13 @@ def test_run_gives_arrays_of_numpy_that_are_the_callers_own(device: str) -> None
 
 
 def test_a_compiled_function_inside_a_capture() -> None:
-    compiled = ag.compile(lambda x: x + 1, device="cpu")
+    table = np.arange(100, dtype=np.float32)
+    compiled = ag.compile(lambda x: x + table[1], device="cpu")
+    large = ag.compile(lambda x: x + table, device="cpu")
     with pytest.raises(TraceError, match="a compiled function cannot be captured"):
         ag.capture(lambda x: compiled(x), W)
-    program = ag.capture(lambda x: x * np.asarray(compiled(W)), W)
-    assert program.run(W).tolist() == [2, 2]
-    assert compiled.program.captured == ()
+    program = ag.capture(lambda x: x * np.asarray(compiled(W)) + np.asarray(large(0.5))[3], W)
+    assert program.run(W).tolist() == [5.5, 5.5]
     with pytest.raises(TraceError, match="input x must be f32"):
         ag.capture(lambda x: PROGRAM.run(x, x, 0.1), W)
 

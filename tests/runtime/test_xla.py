@@ -234,6 +234,7 @@ compiled = ag.compile(program, device="cpu:1")
 result = compiled(x)
 assert result.devices() == {jax.devices()[1]}
 assert compiled(result).tolist() == [3, 3, 3]
+assert ag.compile(lambda: ag.ops.arange(3), device="cpu:1")().devices() == {jax.devices()[1]}
 elsewhere = jax.device_put(x, jax.devices()[0])
 assert program.run(elsewhere, device="cpu:1").tolist() == [2, 2, 2]
 assert ag.compile(program).device.name == "cpu:0"

@@ -47,7 +47,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype:
             found = np.dtype("bfloat16" if dtype == "bfloat16" else dtype)
         except TypeError:
             found = None
-        if found in SHORT_NAMES:
+        if found is not None and found in SHORT_NAMES:
             return SHORT_NAMES_CANONICAL[found]
     raise DTypeError(f"no element type {dtype!r}: expected one of {', '.join(DTYPES)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from antegrad import ops, random
+from antegrad import ops
 from antegrad.errors import ShapeError
 from antegrad.ir.types import DTypeLike, type_of
 from antegrad.nn import initializers

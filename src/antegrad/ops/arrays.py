@@ -117,6 +117,8 @@ def eye(rows: int, columns: int | None = None, dtype: DTypeLike = "f32") -> Any:
 def one_hot(indices: Any, depth: int, dtype: DTypeLike = "f32") -> Any:
     """1 at the index along a new last axis of size `depth`, 0 elsewhere; all 0 for an index out of range."""
     indices = as_tensor(indices)
+    if indices.dtype.itemsize < 4:
+        indices = ops.convert(indices, "i32")  # an 8-bit type may not hold every position
     positions = iota((*indices.shape, depth), indices.dtype, indices.ndim)
     return ops.convert(expand_dims(indices, -1) == positions, dtype)
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from antegrad import ops
 from antegrad.errors import DTypeError, ShapeError
-from antegrad.ir.code import ATOM, Code
+from antegrad.ir.code import ATOM, Code, fill
 from antegrad.ir.mlir import Emitter, array, ints, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
-from antegrad.ir.types import TensorType, is_integer
+from antegrad.ir.types import TensorType, accumulation_dtype, is_integer
 from antegrad.ops.dispatch import bind
 
 __all__ = ["dynamic_slice_p", "dynamic_update_slice_p", "scatter_p", "take_p"]
@@ -63,25 +63,27 @@ class Take(Primitive):
 def scatter_add_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
     """x with updates added along axis at the clamped indices; repeated indices add up."""
     out = x.copy()
-    place = (slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)
-    np.add.at(out, place, updates)
+    top = min(x.shape[axis] - 1, np.iinfo(indices.dtype).max)
+    np.add.at(out, (slice(None),) * axis + (np.clip(indices, 0, top),), updates)
     return out
 
 
 def scatter_set_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
     """x with updates in place along axis at the clamped indices; the last of repeated indices wins."""
     out = x.copy()
-    out[(slice(None),) * axis + (np.clip(indices, 0, x.shape[axis] - 1),)] = updates
+    top = min(x.shape[axis] - 1, np.iinfo(indices.dtype).max)
+    out[(slice(None),) * axis + (np.clip(indices, 0, top),)] = updates
     return out
 
 
 class Scatter(Primitive):
     """`x` with `updates` set or added (`mode`) along `axis` at `indices`, which are clamped.
 
-    Repeated indices add up, or the last of them wins. Sums of 16-bit floats are accumulated in f32 by `.at[].add`.
+    Repeated indices add up, or the last of them wins. Sums of 16-bit floats are accumulated in f32.
     """
 
     helpers = (scatter_add_helper, scatter_set_helper)
+
     def __call__(self, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
         return bind(self, x, indices, updates, axis=axis, mode=mode)
 
@@ -98,16 +100,28 @@ class Scatter(Primitive):
         return x
 
     def render(self, equation: Equation, *operands: Code) -> Code:
-        x, indices, updates = (operand.text for operand in operands)
-        mode, axis = equation.params["mode"], equation.params["axis"]
-        return Code(f"scatter_{mode}_helper({x}, {indices}, {updates}, axis={axis})")
+        mode, axis, dtype = equation.params["mode"], equation.params["axis"], equation.output.type.dtype
+        template = f"scatter_{mode}_helper({{x}}, {{indices}}, {{updates}}, axis={{axis}})"
+        wide = _accumulator(equation)
+        if wide != dtype:
+            template = template.replace("{x}", "{x}.astype({wide})").replace("{updates}", "{updates}.astype({wide})")
+            template += ".astype({dtype})"
+        return fill(template, self.operand_names, operands, {"axis": axis, "wide": wide, "dtype": dtype})
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
-        (x, indices, updates), axis = equation.input_types, equation.params["axis"]
-        if updates.size == 0:
+        wide, (source, indices, changes) = _accumulator(equation), equation.input_types
+        if changes.size == 0:
             return operands[0]
+        x, updates = source.with_dtype(wide), changes.with_dtype(wide)
+        converted = emitter.convert(operands[0], source, x), operands[1], emitter.convert(operands[2], changes, updates)
+        return emitter.convert(self._scatter(emitter, equation, (x, indices, updates), converted), x, source)
+
+    def _scatter(
+        self, emitter: Emitter, equation: Equation, types: tuple[TensorType, ...], operands: tuple[str, ...]
+    ) -> str:
+        (x, indices, updates), axis = types, equation.params["axis"]
         window = (*range(axis), *range(axis + indices.ndim, updates.ndim))
-        top = emitter.splat(x.shape[axis] - 1, indices)
+        top = emitter.splat(min(x.shape[axis] - 1, np.iinfo(indices.dtype).max), indices)
         bottom = emitter.splat(0, indices)
         clamped = emitter.op(f"stablehlo.clamp {bottom}, {operands[1]}, {top} : {tensor(indices)}")
         scalar = tensor(TensorType((), x.dtype))
@@ -130,6 +144,12 @@ class Scatter(Primitive):
         wins = ops.reshape(wins, (*(1,) * axis, *indices.shape, *(1,) * (x.ndim - axis - 1)))
         untouched = ops.reshape(last == -1, (*(1,) * axis, x.shape[axis], *(1,) * (x.ndim - axis - 1)))
         return ops.where(untouched, dy, 0), None, ops.where(wins, take_p(dy, indices, axis), 0)
+
+
+def _accumulator(equation: Equation) -> np.dtype:
+    """The element type in which a scatter adds up."""
+    dtype = equation.output.type.dtype
+    return accumulation_dtype(dtype) if equation.params["mode"] == "add" else dtype
 
 
 def dynamic_slice_helper(x: Any, starts: Any, sizes: Any) -> Any:

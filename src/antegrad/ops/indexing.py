@@ -138,7 +138,18 @@ def from_end(indices: Any, size: int) -> Any:
     """Negative indices counted from the end; unsigned and concrete non-negative ones as they are."""
     if indices.dtype.kind == "u" or isinstance(indices, np.ndarray) and (indices.size == 0 or indices.min() >= 0):
         return indices
+    indices = _at_least_32_bits(indices)
     return ops.where(indices < 0, indices + size, indices)
+
+
+def _at_least_32_bits(indices: Any) -> Any:
+    """Indices in a type that holds the size of any axis."""
+    return ops.convert(indices, "i32") if indices.dtype.itemsize < 4 else indices
+
+
+def _clamped(indices: Any, size: int) -> Any:
+    """The places (i32) along an axis of `size` that `indices` mean: from the end if negative, none outside."""
+    return ops.convert(ops.clip(from_end(_at_least_32_bits(indices), size), 0, max(size - 1, 0)), "i32")
 
 
 def _flat_index(shape: tuple[int, ...], arrays: tuple[tuple[int, Any], ...]) -> tuple[int, int, Any]:
@@ -150,7 +161,7 @@ def _flat_index(shape: tuple[int, ...], arrays: tuple[tuple[int, Any], ...]) -> 
         return axes[0], 1, from_end(arrays[0][1], shape[axes[0]])
     flat: Any = None
     for axis, array in arrays:
-        place = ops.clip(from_end(ops.convert(array, "i32"), shape[axis]), 0, shape[axis] - 1)
+        place = _clamped(array, shape[axis])
         flat = place if flat is None else flat * shape[axis] + place
     return axes[0], len(axes), flat
 
@@ -188,7 +199,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     rows = ops.broadcast_to(transpose(x, order), (*lead, x.shape[place]))
     columns = ops.broadcast_to(transpose(indices, order), (*lead, indices.shape[place]))
     count, size = math.prod(lead), x.shape[place]
-    columns = ops.clip(from_end(ops.convert(columns, "i32"), size), 0, size - 1)
+    columns = _clamped(columns, size)
     offsets = ops.expand_dims(ops.arange(count) * size, 1)
     flat = take_p(ops.ravel(rows), reshape(columns, (count, indices.shape[place])) + offsets, 0)
     return transpose(reshape(flat, (*lead, indices.shape[place])), tuple(int(i) for i in np.argsort(order)))

@@ -35,7 +35,9 @@ def _signed(text: str) -> Code:
 
 
 def _decimal(value: np.ndarray | np.generic, number: float) -> str:
+    """The shortest decimals, with a point or an exponent: ``-0`` would be an integer, which has no sign."""
     shortest = str(value.dtype.type(number)) if value.dtype.itemsize < 8 else repr(number)
+    shortest += "" if "." in shortest or "e" in shortest else ".0"
     return shortest if float(shortest) == number or _same(value, float(shortest)) else repr(number)
 
 

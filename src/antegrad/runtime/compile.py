@@ -14,7 +14,7 @@ from antegrad import tree
 from antegrad.capture import Traced, argument_names, trace
 from antegrad.errors import DeviceError, NameMissing, TraceError
 from antegrad.ir.program import Program, provide
-from antegrad.ir.types import TensorType, as_dtype, type_of
+from antegrad.ir.types import type_of
 from antegrad.ops.dispatch import untraced
 from antegrad.ops.tensor import Tensor
 from antegrad.runtime import host
@@ -162,7 +162,7 @@ class CompiledFunction(Compiled):
         """The executable for the types of `leaves`, compiled when there is none."""
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             raise TraceError(f"{self._name}: a compiled function cannot be captured; call the function itself there")
-        types = tuple(map(_leaf_type, leaves))
+        types = tuple(map(type_of, leaves))
         with self._lock, untraced():
             if (structure, types) not in self._by_types:
                 traced = trace(self._function, *tree.unflatten(structure, types))
@@ -202,10 +202,6 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.shape, leaf.dtype
     except AttributeError:
         return type(leaf)
-
-
-def _leaf_type(leaf: Any) -> TensorType:
-    return TensorType(tuple(leaf.shape), as_dtype(leaf.dtype)) if hasattr(leaf, "dtype") else type_of(leaf)
 
 
 def _changes(old: Signature, new: Signature) -> list[str]:

@@ -89,7 +89,6 @@ class XlaExecutable:
             in_shardings=sharding,
             out_shardings=sharding,
             donate_argnums=tuple(donate),
-            keep_unused=True,
             compiler_options=dict(compiler_options) if compiler_options else None,
         )
         # Compiled ahead of time: exactly one executable, which refuses any other type. Without x64 JAX would narrow

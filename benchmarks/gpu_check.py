@@ -1,0 +1,90 @@
+"""The disc on a GPU: agreement with the host with and without TF32, time per step, executables.
+
+    PYTHONPATH=src python benchmarks/gpu_check.py [--device gpu]
+
+Needs jax with CUDA, NumPy and ml_dtypes, and nothing else. With ``--device cpu`` it checks itself where no GPU is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import antegrad as ag
+from antegrad import losses, optim, random, train
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from examples import disc
+
+STEPS = 200
+ROUNDS = 9
+
+
+def seconds(run: Any, calls: int = 1) -> float:
+    """Median time of `calls` calls, the last result awaited."""
+    found = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        for _ in range(calls):
+            result = run()
+        jax.block_until_ready(result)
+        found.append(time.perf_counter() - started)
+    return statistics.median(found)
+
+
+class Stepping:
+    """A compiled step program that carries its donated state from call to call."""
+
+    def __init__(self, program: ag.Program, step: train.TrainStep, batch: list[Any], device: str) -> None:
+        self.run = ag.compile(program, device=device, donate=step.state_names)
+        self.arrays, self.batch = step.init().arrays, batch
+
+    def __call__(self) -> Any:
+        loss, *self.arrays = self.run(*self.arrays, *self.batch)
+        return loss
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="gpu")
+    args = parser.parse_args()
+    print(f"Python {sys.version.split()[0]}, jax {jax.__version__}, numpy {np.__version__}")
+    for device in ag.devices():
+        print(f"device    {device}")
+    try:
+        ag.default_device(args.device)
+    except ag.DeviceError as error:
+        print(error)
+        return 1
+    print(f"chosen    {ag.default_device()}")
+
+    train_key, _, model_key = random.split(random.key(20260921), 3)
+    x = random.uniform(train_key, (512, 2), low=-1, high=1)
+    y, model = disc.labels(x), disc.build(model_key)
+    step = ag.train_step(model, losses.mean_squared_error, optim.adam(0.02), x, y)
+    inputs = [*model.named_parameters().values(), x, y]
+    for precision, meaning in (("default", "TF32 allowed on NVIDIA"), ("highest", "full f32")):
+        worst, relative = disc.agreement(ag.with_precision(step.gradient, precision), inputs, args.device)
+        print(f"agreement {worst:.2e} absolute, {relative:.2e} relative to the host; precision {precision} ({meaning})")
+
+    batch = [jax.device_put(array, ag.default_device().handle) for array in (x, y)]
+    single = Stepping(step.step, step, batch, args.device)
+    many = Stepping(train.repeat(step, STEPS), step, batch, args.device)
+    first = np.asarray(many())
+    print(f"loss      {first[0]:.6f} at step 0, {first[-1]:.6f} at step {STEPS - 1}")
+    single()
+    print(f"time      {1e3 * seconds(single, STEPS) / STEPS:.4f} ms a step, one dispatch each")
+    print(f"time      {1e3 * seconds(many) / STEPS:.4f} ms a step, {STEPS} steps a dispatch")
+    print(f"compiled  {single.run.executables} executable for single steps, {many.run.executables} for {STEPS} steps")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
