@@ -8,10 +8,13 @@ from antegrad import ops as ops
 from antegrad import optim as optim
 from antegrad import random as random
 from antegrad import train as train
+from antegrad.autodiff.custom import custom_jvp as custom_jvp
+from antegrad.autodiff.custom import custom_vjp as custom_vjp
 from antegrad.autodiff.higher import grad as grad
 from antegrad.autodiff.higher import jvp as jvp
 from antegrad.autodiff.higher import value_and_grad as value_and_grad
 from antegrad.autodiff.higher import vjp as vjp
+from antegrad.autodiff.remat import remat as remat
 from antegrad.autodiff.reverse import reverse as reverse
 from antegrad.capture import capture as capture
 from antegrad.errors import AntegradError as AntegradError

@@ -35,7 +35,7 @@ def _types(leaves: Sequence[Any]) -> list[TensorType]:
     return [type_of(leaf) for leaf in leaves]
 
 
-def _subprogram(function: Callable[..., Any], name: str, *examples: Any) -> tuple[Program, list[Any]]:
+def subprogram(function: Callable[..., Any], name: str, *examples: Any) -> tuple[Program, list[Any]]:
     """`function` captured on the types of `examples`, and what stands behind its trailing inputs."""
     traced = trace(function, *examples, name=name)
     outer = list(traced.captured or traced.program.captured)
@@ -85,7 +85,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
     leaves, structure = _leaves(operands)
     example = _example(_types(leaves), structure)
-    captured = [_subprogram(branch, _name(branch, f"branch_{i}"), *example) for i, branch in enumerate(branches)]
+    captured = [subprogram(branch, _name(branch, f"branch_{i}"), *example) for i, branch in enumerate(branches)]
     structures = {str(program.structure) for program, _ in captured}
     if len(structures) > 1:
         raise ShapeError(f"cond: the branches return different structures: {' and '.join(sorted(structures))}{_place()}")
@@ -118,8 +118,8 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     """
     leaves, structure = _leaves(initial)
     example = _example(_types(leaves), structure)
-    test, test_outer = _subprogram(condition, _name(condition, "condition"), example)
-    step, step_outer = _subprogram(body, _name(body, "body"), example)
+    test, test_outer = subprogram(condition, _name(condition, "condition"), example)
+    step, step_outer = subprogram(body, _name(body, "body"), example)
     _check_carry("while_loop", structure, leaves, step.structure, step.output_types)
     results = bind(
         while_p,
@@ -169,7 +169,7 @@ def scan(
         return result
 
     slices = [x.with_shape(x.shape[1:]) for x in _types(stacked)]
-    body, outer = _subprogram(step, _name(function, "step"), _example(_types(carry), structure), _example(slices, xs_structure))
+    body, outer = subprogram(step, _name(function, "step"), _example(_types(carry), structure), _example(slices, xs_structure))
     _check_carry("scan", structure, carry, found[0], body.output_types[: len(carry)])
     parameters = {"counts": (len(outer), len(carry)), "length": count, "reverse": reverse}
     results = bind(scan_p, *outer, *carry, *stacked, body=_constants_first(body, len(outer)), **parameters)

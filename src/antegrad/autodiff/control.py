@@ -11,22 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from antegrad import flow, ops
+from antegrad.autodiff.partition import determined, filled, partition
 from antegrad.autodiff.reverse import LINEARIZE, Pullback, vjp_program
 from antegrad.errors import DTypeError
-from antegrad.ir.names import Namer, identifier
-from antegrad.ir.program import Equation, Program, Value
+from antegrad.ir.program import Equation, Program
 from antegrad.ir.types import is_float
 from antegrad.ops.control import cond_p, scan_p, while_p
 from antegrad.ops.dispatch import apply, bind, part
 from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.simplify import simplify
-
-
-def _filled(cotangents: Sequence[Any], values: Sequence[Value]) -> list[Any]:
-    """The cotangents of the float ones among `values`, zeros where there is none."""
-    pairs = [(c, value) for c, value in zip(cotangents, values, strict=True) if is_float(value.type.dtype)]
-    return [ops.zeros(value.type.shape, value.type.dtype) if c is None else c for c, value in pairs]
 
 
 def linearize_cond(
@@ -39,7 +33,7 @@ def linearize_cond(
 
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
         backward = tuple(_only_gradients(branch, [branch.input_names[i] for i in wanted]) for branch in branches)
-        given = _filled(cotangents, equation.outputs)
+        given = filled(cotangents, equation.outputs)
         found = bind(cond_p, *operands, *given, branches=backward)
         by_operand = dict(zip(wanted, found, strict=True))
         return [None, *(by_operand.get(i) for i in range(len(operands) - 1))]
@@ -77,7 +71,10 @@ def linearize_scan(
     body: Program = equation.params["body"]
     constants = equation.params["counts"][0]
     wanted = _wanted_inputs(equation, active)
-    forward, backward = _split(body, [body.input_names[i] for i in wanted], constants)
+    joint = simplify(vjp_program(body, [body.input_names[i] for i in wanted]))
+    remade = determined(joint, joint.inputs[:constants])
+    sizes = len(body.inputs), len(body.outputs), constants
+    forward, backward = partition(joint, *sizes, keep=lambda value: value not in remade)
     results = bind(scan_p, *operands, **{**equation.params, "body": forward})
     own, residuals = results[: len(equation.outputs)], results[len(equation.outputs) :]
 
@@ -104,7 +101,8 @@ def _backward_scan(
     both, names = constants + carries, equation.params["body"].input_names
     known = dict(zip(backward.input_names[:constants], operands[:constants], strict=True))
     saved = dict(zip(backward.input_names[constants:], residuals, strict=False))
-    given = dict(zip(backward.input_names[constants + len(saved) :], _filled(cotangents, equation.outputs), strict=True))
+    arrived = filled(cotangents, equation.outputs)
+    given = dict(zip(backward.input_names[constants + len(saved) :], arrived, strict=True))
     carried = [i for i in wanted if constants <= i < both]
     d_carry = {name: given.pop(name) for name in list(given)[: len(carried)]}
     sums = {f"sum_{names[i]}": ops.zeros_like(operands[i]) for i in wanted if i < constants}
@@ -134,62 +132,6 @@ def _wanted_inputs(equation: Equation, active: Sequence[bool]) -> list[int]:
     inputs = enumerate(equation.params["body"].inputs)
     wanted = [i for i, value in inputs if is_float(value.type.dtype)]
     return [i for i in wanted if active[i] or constants <= i < constants + carries]
-
-
-def _split(body: Program, wrt: Sequence[str], constants: int) -> tuple[Program, Program]:
-    """The body cut in two: a forward step that also gives residuals, and a backward step that reads them.
-
-    The backward step takes the first `constants` inputs of the body, the residuals and the cotangents of the float
-    outputs, and gives the cotangents of `wrt`. What depends on the constants alone is not stored but made again.
-    """
-    joint = simplify(vjp_program(body, wrt))
-    inputs, cotangents = joint.inputs[: len(body.inputs)], joint.inputs[len(body.inputs) :]
-    results, gradients = joint.outputs[: len(body.outputs)], joint.outputs[len(body.outputs) :]
-    backward = _dependents(joint, cotangents)
-    remade = _determined(joint, inputs[:constants])
-    late = [eq for eq in joint.equations if backward.intersection(eq.outputs) or remade.issuperset(eq.outputs)]
-    early = [eq for eq in joint.equations if not backward.intersection(eq.outputs)]
-    reads = (*(value for equation in late for value in equation.inputs), *gradients)
-    residuals = tuple(dict.fromkeys(v for v in reads if v not in backward and v not in remade))
-    namer = Namer((*joint.input_names, *body.output_names, *(f"sum_{name}" for name in body.input_names)))
-    names = tuple(namer.name(identifier(value.name or "residual")) for value in residuals)
-    forward_step = replace(
-        joint,
-        name=f"{body.name}_forward",
-        inputs=inputs,
-        input_names=body.input_names,
-        outputs=(*results, *residuals),
-        output_names=(*body.output_names, *names),
-        equations=tuple(early),
-    )
-    backward_step = replace(
-        joint,
-        name=f"{body.name}_backward",
-        inputs=(*inputs[:constants], *residuals, *cotangents),
-        input_names=(*body.input_names[:constants], *names, *joint.input_names[len(body.inputs) :]),
-        outputs=gradients,
-        output_names=joint.output_names[len(body.outputs) :],
-        equations=tuple(late),
-    )
-    return eliminate_dead_code(forward_step), eliminate_dead_code(backward_step)
-
-
-def _dependents(program: Program, roots: Sequence[Value]) -> set[Value]:
-    """`roots` and every value computed from one of them."""
-    found = set(roots)
-    for equation in program.equations:
-        if found.intersection(equation.inputs):
-            found.update(equation.outputs)
-    return found
-
-
-def _determined(program: Program, roots: Sequence[Value]) -> set[Value]:
-    """`roots` and every value computed from nothing else."""
-    found = set(roots)
-    for equation in program.equations:
-        if found.issuperset(equation.inputs):
-            found.update(equation.outputs)
-    return found
 
 
 LINEARIZE.update({"cond": linearize_cond, "scan": linearize_scan, "while": linearize_while})

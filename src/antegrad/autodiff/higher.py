@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from antegrad import tree
-from antegrad.autodiff.reverse import reverse, vjp_program
 from antegrad.autodiff.forward import jvp_program
+from antegrad.autodiff.reverse import reverse, vjp_program
 from antegrad.capture import Traced, argument_names, trace
 from antegrad.errors import DTypeError, NameMissing, ShapeError
 from antegrad.ir.program import Program, Value

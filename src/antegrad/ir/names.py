@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,16 @@ RESERVED = frozenset({"np", "bfloat16", *keyword.kwlist})
 
 def identifier(name: str) -> str:
     """``x -> x``, ``0.w -> w0``, ``d_0.w -> d_w0``, ``opt.m.0.w -> opt_m_w0``, ``lambda -> lambda_``."""
+    if not name.isascii():  # in the form in which Python reads identifiers, without the digits that it takes for none
+        normal = unicodedata.normalize("NFKC", name)
+        name = "".join(c if c == "." or f"_{c}".isidentifier() else "_" for c in normal)
     adjoint = re.match(r"(d_)*", name)
     prefix = adjoint.group() if adjoint else ""
     stem = re.sub(r"(?:^|(?<=\.))(\d+)\.([A-Za-z_]\w*)$", r"\2\1", name[len(prefix) :])
     stem = re.sub(r"\W+", "_", stem).strip("_") or "value"
-    if stem[0].isdigit() and not prefix:
-        stem = f"v{stem}"
     result = prefix + stem
+    if not result.isidentifier():
+        result = f"v{result}"
     return f"{result}_" if result in RESERVED else result
 
 

@@ -18,4 +18,5 @@ from antegrad.ops.index import *
 from antegrad.ops.indexing import *
 from antegrad.ops.sort import *
 from antegrad.ops.control import *
+from antegrad.ops.call import *
 from antegrad.ops.threefry import *
