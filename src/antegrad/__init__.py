@@ -42,7 +42,7 @@ from antegrad.render.edited import from_python as from_python
 from antegrad.runtime.compile import Compiled as Compiled
 from antegrad.runtime.compile import compile as compile
 from antegrad.runtime.device import default_device as default_device
-from antegrad.runtime.device import describe as describe_device
+from antegrad.runtime.device import describe_device as describe_device
 from antegrad.runtime.device import devices as devices
 from antegrad.train.step import train_step as train_step
 

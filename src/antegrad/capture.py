@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def trace(function: Callable[..., Any], *examples: Any, name: str | None = None)
     names = _output_names(results, values)
     program = builder.finish(name or _function_name(function), values, names, structure)
     starts = np.cumsum([0, *counts]).tolist()
-    ranges = tuple(range(a, b) for a, b in zip(starts, starts[1:], strict=False))
+    ranges = tuple(range(a, b) for a, b in pairwise(starts))
     return Traced(program, tuple(builder.captured_tensors) if builder.parent else (), ranges)
 
 

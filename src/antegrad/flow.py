@@ -88,7 +88,8 @@ def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tupl
     captured = [subprogram(branch, _name(branch, f"branch_{i}"), *example) for i, branch in enumerate(branches)]
     structures = {str(program.structure) for program, _ in captured}
     if len(structures) > 1:
-        raise ShapeError(f"cond: the branches return different structures: {' and '.join(sorted(structures))}{_place()}")
+        listed = " and ".join(sorted(structures))
+        raise ShapeError(f"cond: the branches return different structures: {listed}{_place()}")
     everything = [outer for _, outers in captured for outer in outers]
     programs, start = [], 0
     for program, outers in captured:
@@ -169,7 +170,8 @@ def scan(
         return result
 
     slices = [x.with_shape(x.shape[1:]) for x in _types(stacked)]
-    body, outer = subprogram(step, _name(function, "step"), _example(_types(carry), structure), _example(slices, xs_structure))
+    examples = _example(_types(carry), structure), _example(slices, xs_structure)
+    body, outer = subprogram(step, _name(function, "step"), *examples)
     _check_carry("scan", structure, carry, found[0], body.output_types[: len(carry)])
     parameters = {"counts": (len(outer), len(carry)), "length": count, "reverse": reverse}
     results = bind(scan_p, *outer, *carry, *stacked, body=_constants_first(body, len(outer)), **parameters)
@@ -180,7 +182,8 @@ def _length(stacked: Sequence[Any], length: int | None) -> int:
     sizes = {x.shape[0] if x.ndim else None for x in stacked} | ({length} if length is not None else set())
     if len(sizes) != 1 or None in sizes:
         listed = ", ".join(map(str, _types(stacked)))
-        raise ShapeError(f"scan: inputs with one number of slices are needed, found {listed}, length={length}{_place()}")
+        found = f"found {listed}, length={length}"
+        raise ShapeError(f"scan: inputs with one number of slices are needed, {found}{_place()}")
     return int(sizes.pop() or 0)
 
 

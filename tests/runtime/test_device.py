@@ -15,13 +15,13 @@ import pytest
 import antegrad as ag
 from antegrad.errors import DeviceError
 from antegrad.runtime import device as device_module
-from antegrad.runtime.device import DeviceInfo, describe, resolve
+from antegrad.runtime.device import DeviceInfo, describe_device, resolve
 
 
 def fresh(code: str, **environment: str) -> str:
     """What a new Python prints that runs `code`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("ANTEGRAD_DEVICE", "JAX_PLATFORMS")}
-    command = [sys.executable, "-c", f"import antegrad as ag\nfrom antegrad.runtime.device import describe\n{code}"]
+    command = [sys.executable, "-c", f"import antegrad as ag\nfrom antegrad.runtime.device import describe_device\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -57,7 +57,7 @@ def test_the_variable_names_the_default_device() -> None:
     assert fresh("print(ag.default_device().name)", ANTEGRAD_DEVICE="cpu") == "cpu"
     assert fresh("import os; os.environ['ANTEGRAD_DEVICE'] = 'host'; print(ag.default_device().name)") == "host"
     assert fresh("ag.default_device('cpu'); print(ag.default_device().name)", ANTEGRAD_DEVICE="host") == "cpu"
-    assert fresh("print(describe())", ANTEGRAD_DEVICE="host").endswith("chosen by ANTEGRAD_DEVICE=host")
+    assert fresh("print(describe_device())", ANTEGRAD_DEVICE="host").endswith("chosen by ANTEGRAD_DEVICE=host")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_setting_and_scoping() -> None:
     assert ag.default_device().name == "cpu"
     with ag.default_device("host") as info:
         assert (info.name, ag.default_device().name) == ("host", "host")
-        assert describe().endswith("chosen by ag.default_device('host')")
+        assert describe_device().endswith("chosen by ag.default_device('host')")
         with ag.default_device("cpu"):
             assert ag.default_device().name == "cpu"
         assert ag.default_device().name == "host"
@@ -156,7 +156,7 @@ def test_the_best_device_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 2)
     assert [info.name for info in ag.devices()] == ["host", "gpu:0", "gpu:1", "cpu"]
     assert ag.default_device().name == "gpu:0"
-    assert describe() == "antegrad runs on gpu:0 (NVIDIA H200, 100 GiB): the best of host, gpu:0, gpu:1, cpu"
+    assert describe_device() == "antegrad runs on gpu:0 (NVIDIA H200, 100 GiB): the best of host, gpu:0, gpu:1, cpu"
     assert (resolve("gpu").name, resolve("gpu:1").name) == ("gpu:0", "gpu:1")
     with pytest.raises(DeviceError, match="'gpu:2' is not to be had: only 2 of gpu here"):
         resolve("gpu:2")
@@ -171,15 +171,15 @@ def test_the_line_says_why_nothing_faster(monkeypatch: pytest.MonkeyPatch) -> No
     ]:
         monkeypatch.setattr(device_module, "_nvidia_visible", lambda visible=visible: visible)
         monkeypatch.setattr(device_module, "find_spec", lambda name, plugin=plugin: plugin or None)
-        line = describe()
+        line = describe_device()
         assert line.startswith("antegrad runs on cpu")
         assert reason in line
         assert "\n" not in line
 
 
 def test_a_jax_that_cannot_start_leaves_the_host() -> None:
-    assert "host (NumPy" in fresh("print(describe())", JAX_PLATFORMS="nonsense")
-    assert "JAX_PLATFORMS=nonsense" in fresh("print(describe())", JAX_PLATFORMS="nonsense")
+    assert "host (NumPy" in fresh("print(describe_device())", JAX_PLATFORMS="nonsense")
+    assert "JAX_PLATFORMS=nonsense" in fresh("print(describe_device())", JAX_PLATFORMS="nonsense")
     assert fresh("print([d.name for d in ag.devices()])", JAX_PLATFORMS="cuda") == "['host']"
 
 

@@ -34,8 +34,8 @@ def remat(
 
     `save` is what is kept after all: ``"nothing"`` but the arguments, the results of ``"dots"`` (matrix products),
     ``"everything"``, or a list of names of values: variables of the function, or labels given with ``ops.name``.
-    Use it as a decorator, bare or as ``@ag.remat(save="dots")``. On the host values keep their bits, and gradients differ
-    at most in the order in which cotangents are added.
+    Use it as a decorator, bare or as ``@ag.remat(save="dots")``. On the host values keep their bits, and gradients
+    differ at most in the order in which cotangents are added.
     """
     if function is None:
         return lambda inner: remat(inner, save=save)

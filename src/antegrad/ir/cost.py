@@ -34,8 +34,8 @@ class Cost:
 class CostReport:
     """The cost of a Program as it is written: no fusion, every equation reads its operands and writes its results.
 
-    `by_layer` is keyed by (layer path, part), as in ``("0", "backward")``. `peak_bytes` is the most memory that values are alive in at
-    one time, inputs included, with every value freed after its last use.
+    `by_layer` is keyed by (layer path, part), as in ``("0", "backward")``. `peak_bytes` is the most memory that values
+    are alive in at one time, inputs included, with every value freed after its last use.
     """
 
     program: str
@@ -49,10 +49,8 @@ class CostReport:
             rows.append((layer or "-", part, *_numbers(cost)))
         rows.append(("total", "", *_numbers(self.total)))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = [
-            "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-            for row in rows
-        ]
+        formats = [f"{{:{'<' if i < 2 else '>'}{width}}}" for i, width in enumerate(widths)]
+        lines = ["  ".join(formats).format(*row) for row in rows]
         return "\n".join([f"cost of {self.program}", *lines, f"peak live memory: {self.peak_bytes:,} bytes"])
 
 

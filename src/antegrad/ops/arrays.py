@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     else:
         cuts = [0, *sections, size]
     index = (slice(None),) * place
-    return [x[(*index, slice(a, b))] if b > a or size else x for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [x[(*index, slice(a, b))] if b > a or size else x for a, b in pairwise(cuts)]
 
 
 def flip(x: Any, axis: Axes = None) -> Any:

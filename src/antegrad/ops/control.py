@@ -137,7 +137,7 @@ def scan_helper(body: Any, constants: Any, carry: Any, xs: Any, length: Any, rev
         outputs.append(ys)
     if reverse:
         outputs.reverse()
-    return (*carry, *(np.stack(ys) for ys in zip(*outputs)))
+    return (*carry, *(np.stack(ys) for ys in zip(*outputs, strict=True)))
 
 
 class Scan(Primitive):

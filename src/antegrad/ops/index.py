@@ -154,15 +154,16 @@ def _accumulator(equation: Equation) -> np.dtype:
 
 def dynamic_slice_helper(x: Any, starts: Any, sizes: Any) -> Any:
     """The block of x of the given sizes that begins at starts, moved back inside where it would stick out."""
-    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, sizes)]
-    return x[tuple(slice(start, start + size) for start, size in zip(place, sizes))]
+    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, sizes, strict=True)]
+    return x[tuple(slice(start, start + size) for start, size in zip(place, sizes, strict=True))]
 
 
 def dynamic_update_slice_helper(x: Any, update: Any, starts: Any) -> Any:
     """x with the block that begins at starts replaced by update."""
-    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, update.shape)]
+    sizes = update.shape
+    place = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, x.shape, sizes, strict=True)]
     out = x.copy()
-    out[tuple(slice(start, start + size) for start, size in zip(place, update.shape))] = update
+    out[tuple(slice(start, start + size) for start, size in zip(place, sizes, strict=True))] = update
     return out
 
 

@@ -102,7 +102,7 @@ def _expanded(x: Any, items: tuple[Any, ...]) -> list[Any]:
 
 
 def _item(item: Any) -> Any:
-    if item is None or item is Ellipsis or isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+    if item is None or item is Ellipsis or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
         return item
     if isinstance(item, slice):
         return item
@@ -136,7 +136,7 @@ def _place() -> str:
 
 def from_end(indices: Any, size: int) -> Any:
     """Negative indices counted from the end; unsigned and concrete non-negative ones as they are."""
-    if indices.dtype.kind == "u" or isinstance(indices, np.ndarray) and (indices.size == 0 or indices.min() >= 0):
+    if indices.dtype.kind == "u" or (isinstance(indices, np.ndarray) and (indices.size == 0 or indices.min() >= 0)):
         return indices
     indices = _at_least_32_bits(indices)
     return ops.where(indices < 0, indices + size, indices)

@@ -51,10 +51,8 @@ def _ratio(value: np.ndarray | np.generic, number: float) -> Code | None:
         return None
     fraction = Fraction(number).limit_denominator(_LARGEST_DENOMINATOR)
     text = f"{fraction.numerator} / {fraction.denominator}"
-    if fraction.denominator > 1 and len(text) < len(_decimal(value, number)):
-        if _same(value, fraction.numerator / fraction.denominator):
-            return Code(text, MULTIPLY)
-    return None
+    shorter = fraction.denominator > 1 and len(text) < len(_decimal(value, number))
+    return Code(text, MULTIPLY) if shorter and _same(value, fraction.numerator / fraction.denominator) else None
 
 
 def filled_literal(value: np.ndarray | np.generic, shape: tuple[int, ...]) -> Code:

@@ -151,11 +151,12 @@ def _slice_code(start: int, stop: int, step: int, size: int) -> str:
 
 def pad_helper(x: Any, fill: Any, low: Any, high: Any, interior: Any) -> Any:
     """x with `interior` fill elements between neighbours and `low`, `high` around it; negative ones cut off."""
-    spread = [max(0, (size - 1) * (gap + 1) + 1) if size else 0 for size, gap in zip(x.shape, interior)]
-    shape = [size + max(before, 0) + max(after, 0) for size, before, after in zip(spread, low, high)]
+    spread = [max(0, (size - 1) * (gap + 1) + 1) if size else 0 for size, gap in zip(x.shape, interior, strict=True)]
+    shape = [size + max(before, 0) + max(after, 0) for size, before, after in zip(spread, low, high, strict=True)]
     out = np.full(shape, fill, x.dtype)
-    out[tuple(slice(max(b, 0), max(b, 0) + s, gap + 1) for b, s, gap in zip(low, spread, interior))] = x
-    return out[tuple(slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(low, high, shape))]
+    spans = zip(low, spread, interior, strict=True)
+    out[tuple(slice(max(b, 0), max(b, 0) + s, gap + 1) for b, s, gap in spans)] = x
+    return out[tuple(slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(low, high, shape, strict=True))]
 
 
 class Pad(Primitive):

@@ -209,7 +209,8 @@ class Power(Binary):
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         x, (text, level) = operands
-        exponent = Code(f"{text}.0", level) if text.lstrip("-").isdigit() else Code(text, level)  # an int means products
+        # A printed int would mean products when the text is traced again.
+        exponent = Code(f"{text}.0", level) if text.lstrip("-").isdigit() else Code(text, level)
         return super().render(equation, x, exponent)
 
     def __call__(self, x: Any, y: Any) -> Any:

@@ -156,7 +156,7 @@ def resolve(device: str | DeviceInfo | None) -> DeviceInfo:
     return device if isinstance(device, DeviceInfo) else _find(device, f"device={device!r}")
 
 
-def describe() -> str:
+def describe_device() -> str:
     """One line: the default device, and why it is not a faster one."""
     choice = _current()
     if choice.origin:
