@@ -39,11 +39,18 @@ from antegrad.ops.tensor import Tensor as Tensor
 from antegrad.passes.precision import with_precision as with_precision
 from antegrad.passes.simplify import simplify as simplify
 from antegrad.render.edited import from_python as from_python
+from antegrad.runtime.artifact import as_jax as as_jax
+from antegrad.runtime.artifact import exported as exported
+from antegrad.runtime.artifact import portable as portable
 from antegrad.runtime.compile import Compiled as Compiled
 from antegrad.runtime.compile import compile as compile
 from antegrad.runtime.device import default_device as default_device
 from antegrad.runtime.device import describe_device as describe_device
 from antegrad.runtime.device import devices as devices
+from antegrad.tools import blame as blame
+from antegrad.tools import certify as certify
+from antegrad.tools import check_gradient as check_gradient
+from antegrad.tools import diff as diff
 from antegrad.train.step import train_step as train_step
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ from antegrad.ir.builder import Builder
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program, Value
 from antegrad.ir.types import TensorType, type_of
-from antegrad.ops.dispatch import current_builder, lift, note_names, tracing
+from antegrad.ops.dispatch import current_builder, lift, name_values, tracing
 from antegrad.ops.tensor import Tensor
 
 
@@ -58,9 +58,8 @@ def trace(function: Callable[..., Any], *examples: Any, name: str | None = None)
     with tracing(builder):
         results = function(*arguments)
         outputs, structure = tree.flatten(results)
-        values = [_output_value(builder, output) for output in outputs]
-    for frame in builder.frames.values():
-        note_names(builder, frame)
+        values = [_output_value(builder, output, function) for output in outputs]
+    name_values(builder)
     names = _output_names(results, values)
     program = builder.finish(name or _function_name(function), values, names, structure)
     starts = np.cumsum([0, *counts]).tolist()
@@ -126,11 +125,15 @@ def input_names(arguments: Sequence[str], paths: Sequence[Sequence[str]]) -> lis
     return names
 
 
-def _output_value(builder: Builder, output: Any) -> Value:
+def _output_value(builder: Builder, output: Any, function: Callable[..., Any]) -> Value:
     try:
         return lift(builder, output)
-    except DTypeError as error:
-        raise TraceError(f"capture: the function must return tensors or numbers: {error}") from None
+    except DTypeError:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        raise TraceError(
+            f"capture: {_function_name(function)} must return tensors or numbers, found {output!r} in what it returned"
+            + (f"\n  at {code.co_filename}:{code.co_firstlineno}" if code else "")
+        ) from None
 
 
 def _output_names(results: Any, values: Sequence[Value]) -> list[str]:

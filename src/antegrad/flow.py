@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from antegrad import ops, tree
 from antegrad.capture import trace
 from antegrad.errors import DTypeError, ShapeError, TraceError
-from antegrad.ir.names import identifier
+from antegrad.ir.names import Namer, identifier
 from antegrad.ir.program import Program, Value
-from antegrad.ir.types import TensorType, type_of
+from antegrad.ir.types import TensorType, is_integer, type_of
 from antegrad.ops.control import cond_p, scan_p, while_p
 from antegrad.ops.dispatch import as_tensor, bind, here
 
@@ -79,7 +81,14 @@ def cond(condition: Any, then: Callable[..., Any], otherwise: Callable[..., Any]
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """``branches[index](*operands)`` for an integer scalar `index`, which is clamped to what there is."""
-    return _choose(ops.convert(as_tensor(index), "i32"), tuple(branches), operands)
+    chosen = as_tensor(index)
+    if not is_integer(chosen.dtype) or chosen.shape != ():
+        raise DTypeError(f"switch: the index must be an integer scalar, found {type_of(chosen)}{_place()}")
+    if not branches:
+        raise ShapeError(f"switch: there is no branch to choose{_place()}")
+    if chosen.dtype != np.int32:
+        chosen = ops.convert(ops.clip(chosen, 0, len(branches) - 1), "i32")
+    return _choose(chosen, tuple(branches), operands)
 
 
 def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
@@ -101,14 +110,12 @@ def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tupl
 
 def _with_unused(program: Program, own: int, everything: Sequence[Any], start: int) -> Program:
     """A branch that takes what all branches captured, and uses its own part, which begins at `start`."""
-    count = len(program.inputs) - own
-    inputs = list(program.inputs[:own])
-    names = list(program.input_names[:own])
-    for position, outer in enumerate(everything):
-        mine = start <= position < start + count
-        inputs.append(program.inputs[own + position - start] if mine else Value(type_of(outer)))
-        names.append(f"captured_{position}")
-    return replace(program, inputs=tuple(inputs), input_names=tuple(names))
+    stop = start + len(program.inputs) - own
+    namer = Namer(program.input_names)
+    unused = [(Value(type_of(outer)), namer.name("unused", numbered=True)) for outer in everything]
+    pairs = list(zip(program.inputs, program.input_names, strict=True))
+    pairs[own:] = [*unused[:start], *pairs[own:], *unused[stop:]]
+    return replace(program, inputs=tuple(value for value, _ in pairs), input_names=tuple(name for _, name in pairs))
 
 
 def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
@@ -169,6 +176,7 @@ def scan(
         found.append(tree.structure(result[0]))
         return result
 
+    step.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]  (its parameters name the inputs)
     slices = [x.with_shape(x.shape[1:]) for x in _types(stacked)]
     examples = _example(_types(carry), structure), _example(slices, xs_structure)
     body, outer = subprogram(step, _name(function, "step"), *examples)
@@ -180,8 +188,8 @@ def scan(
 
 def _length(stacked: Sequence[Any], length: int | None) -> int:
     sizes = {x.shape[0] if x.ndim else None for x in stacked} | ({length} if length is not None else set())
-    if len(sizes) != 1 or None in sizes:
-        listed = ", ".join(map(str, _types(stacked)))
+    if len(sizes) != 1 or None in sizes or min(sizes) < 0:
+        listed = ", ".join(str(type) for type in _types(stacked))
         found = f"found {listed}, length={length}"
         raise ShapeError(f"scan: inputs with one number of slices are needed, {found}{_place()}")
     return int(sizes.pop() or 0)

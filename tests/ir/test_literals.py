@@ -104,7 +104,17 @@ def test_arrays_keep_shape_and_type(shape: tuple[int, ...], name: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.0, "0"), (-0.0, "-0.0"), (1.0, "1"), (0.5, "0.5"), (2 / 512, "1 / 256"), (-2 / 300, "-1 / 150"), (1 / 3, "1 / 3"), (0.1, "0.1"), (1e-8, "1e-08")],
+    [
+        (0.0, "0"),
+        (-0.0, "-0.0"),
+        (1.0, "1"),
+        (0.5, "0.5"),
+        (2 / 512, "1 / 256"),
+        (-2 / 300, "-1 / 150"),
+        (1 / 3, "1 / 3"),
+        (0.1, "0.1"),
+        (1e-8, "1e-08"),
+    ],
 )
 def test_numbers_are_written_as_a_person_would(number: float, text: str) -> None:
     assert scalar_literal(np.float32(number)).text == text

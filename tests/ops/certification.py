@@ -87,7 +87,7 @@ class Case:
 
     def ask_jax(self, *arrays: Any) -> list[Any]:
         found = self.reference(list(arrays), **self.params) if self.sequence else self.reference(*arrays, **self.params)
-        return [result for result in jax.tree_util.tree_leaves(found)]
+        return jax.tree_util.tree_leaves(found)
 
     def widened(self) -> list[np.ndarray]:
         """The operands with floats as f64, which changes no value."""
@@ -110,10 +110,15 @@ def cases(
 ) -> list[Case]:
     """The cases of one line: operation `name` on `operands` such as ``F[3,4]:0.5:2``, for each type that F stands for.
 
-    `of` and `jax` are the functions to compare, by default `name` in `antegrad.ops` and in `jax.numpy`. `bound` is a
-    row of `ULPS`; `out` the element type of the results where it is not that of the first operand: a name, a letter, or
-    "jax" for the types that JAX gives; `sequence` passes the operands as one list; `derivative` and `differences` say whether there is a derivative, and
-    one that finite differences can see; `wide` lets JAX compute in f64; `signs` compares the signs of zeros; `params` go to both functions.
+    - `of` and `jax`: the functions to compare; by default `name` in `antegrad.ops` and in `jax.numpy`.
+    - `bound`: a row of `ULPS`.
+    - `out`: the element type of the results where it is not that of the first operand: a name, the letter of the
+      operands, or "jax" for the types that JAX gives.
+    - `sequence`: pass the operands as one list.
+    - `derivative`, `differences`: whether there is a derivative, and one that finite differences can see.
+    - `wide`: let JAX compute in f64.
+    - `signs`: compare the signs of zeros too.
+    - `params`: for both functions.
     """
     letters = {text[0] for text in operands if text[0] in GROUPS}
     assert len(letters) <= 1, f"{name}: one letter for element types a line, found {letters}"
@@ -238,7 +243,7 @@ def check_derivatives(case: Case) -> None:
         for position, (found, expected) in enumerate(zip(outputs, [*first, *second], strict=True)):
             order, operand = divmod(position, len(case.floats))
             what = f"{device}, derivative {order + 1} by operand {case.floats[operand]}"
-            assert found.shape == expected.shape and found.dtype == dtype, f"{what}: found {describe(found)}"
+            assert (found.shape, found.dtype) == (expected.shape, dtype), f"{what}: found {describe(found)}"
             largest = max(np.max(np.abs(gradient), initial=0) for gradient in first) if order else 0
             assert_close(found, expected, allowed, what, largest)
     if case.differences and dtype == DTYPES["f64"]:

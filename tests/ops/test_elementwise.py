@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from antegrad import ops
 from tests.ops.certification import Case, cases, check_derivatives, check_forward
-from tests.support import COMPOSED, EXACT
+from tests.support import EXACT
 
 
 def unary(name: str, low: float, high: float, **options: Any) -> list[Case]:

@@ -6,10 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from antegrad import ops
 from tests.ops.certification import GROUPS, Case, cases, check_forward
 
 EDGES = "{min 0 1 2 3 5 7 100 max}"

@@ -21,8 +21,8 @@ COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_e
 def comparison(name: str) -> list[Case]:
     """Small ranges, so that there are ties, and a few broadcasts."""
     numbers = cases(name, "N[4,5]:0:3", "N[4,5]:0:3", out="bool")
-    rest = [("bool[7]", "bool[7]"), ("f32[]", "f32[]"), ("f32[0]", "f32[0]"), ("i32[4,1]", "i32[3]"), ("u8[]", "u8[2,2]")]
-    return [*numbers, *(case for x, y in rest for case in cases(name, x, y, out="bool"))]
+    rest = ["bool[7] bool[7]", "f32[] f32[]", "f32[0] f32[0]", "i32[4,1] i32[3]", "u8[] u8[2,2]"]
+    return [*numbers, *(case for pair in rest for case in cases(name, *pair.split(), out="bool"))]
 
 
 def to_all(x: Any) -> list[Any]:
@@ -91,7 +91,8 @@ CASES = [
     *(case for i in ("i64", "i32", "i16", "i8") for case in conversions("convert", f"{i}{{min -100 -2 -1 0 7 max}}")),
     *conversions("convert", "F{0 -0 0.5 -0.5 1.5 -1.5 2.5 100.75 -100.75}"),
     *conversions("convert", "F{nan inf -inf max min tiny 300 -300 70000 -70000}"),
-    *conversions("convert", "D{2147483647 2147483648 -2147483648 -2147483649 4294967295 4294967296 9e18 1e19 2e19 -1e19}"),
+    *conversions("convert", "D{2147483647 2147483648 -2147483648 -2147483649 4294967295 4294967296}"),
+    *conversions("convert", "D{9e18 -9e18 1e19 2e19 -1e19}"),
 ]
 
 

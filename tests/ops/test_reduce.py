@@ -14,7 +14,7 @@ import antegrad as ag
 from antegrad import ops
 from antegrad.errors import DTypeError, ShapeError
 from tests.ops.certification import Case, cases, check_derivatives, check_forward
-from tests.support import COMPOSED, EXACT, SUM, devices, run
+from tests.support import COMPOSED, EXACT, SUM
 
 
 def over_axes(name: str, types: str, bounds: str = "", **options: Any) -> list[Case]:
@@ -87,3 +87,24 @@ def test_forward(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.differentiable], ids=str)
 def test_derivatives(case: Case) -> None:
     check_derivatives(case)
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
+    "max-of-nothing": (lambda x: ops.max(x[0:0]), ShapeError),
+    "min-of-nothing": (lambda x: ops.min(x[0:0], axis=0), ShapeError),
+    "argmax-of-nothing": (lambda x: ops.argmax(x[0:0], axis=0), ShapeError),
+    "axis-twice": (lambda x: ops.sum(x, axis=(0, -2)), ShapeError),
+    "axis-out-of-range": (lambda x: ops.sum(x, axis=2), ShapeError),
+    "mean-of-integers": (lambda x: ops.mean(ops.convert(x, "i32")), DTypeError),
+    "softmax-of-integers": (lambda x: ops.softmax(ops.convert(x, "i32")), DTypeError),
+}
+"""What a tensor of shape (2, 3) does not have."""
+
+
+@pytest.mark.parametrize(("function", "error"), REFUSED.values(), ids=REFUSED)
+def test_refused(function: Callable[[Any], Any], error: type[Exception]) -> None:
+    """The same error at once and in a capture, where it names this file."""
+    with pytest.raises(error):
+        function(np.zeros((2, 3), np.float32))
+    with pytest.raises(error, match=r"test_reduce\.py"):
+        ag.capture(function, ag.spec((2, 3)))

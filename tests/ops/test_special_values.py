@@ -17,6 +17,7 @@ from tests.support import COMPOSED, EXACT, SUM
 NUMBERS = "{0 -0 1 -1 0.5 -0.5 1.5 -1.5 2.5 -2.5 3 -3 inf -inf nan max min tiny}"
 GRID = "{0 -0 1 -1 0.5 -2.5 3 inf -inf nan max min tiny}"
 
+
 def unary(name: str, types: str = "F", values: str = NUMBERS, signs: bool = True, **options: Any) -> list[Case]:
     return cases(name, f"{types}{values}", signs=signs, **options)
 

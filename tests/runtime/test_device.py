@@ -21,7 +21,8 @@ from antegrad.runtime.device import DeviceInfo, describe_device, resolve
 def fresh(code: str, **environment: str) -> str:
     """What a new Python prints that runs `code`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("ANTEGRAD_DEVICE", "JAX_PLATFORMS")}
-    command = [sys.executable, "-c", f"import antegrad as ag\nfrom antegrad.runtime.device import describe_device\n{code}"]
+    head = "import antegrad as ag\nfrom antegrad.runtime.device import describe_device"
+    command = [sys.executable, "-c", f"{head}\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

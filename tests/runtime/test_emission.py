@@ -17,6 +17,7 @@ from antegrad import ops, tree
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
 from antegrad.ir.types import is_float
+from antegrad.ops.call import optimization_barrier
 from tests.support import assert_same_bits, assert_within
 
 X = np.array([[0.5, -1.5, 2.5], [-0.0, 0.25, -3.0]], np.float32)
@@ -117,6 +118,8 @@ TABLE: list[Row] = [
     *((f"scan of {n}", steps(False), (X[0, :2], ROWS[:n])) for n in (5, 1, 0)),
     *((f"scan of {n}, reversed", steps(True), (X[0, :2], ROWS[:n])) for n in (5, 1, 0)),
     ("loop in a branch in a loop", nested, (X[1], ROWS)),
+    ("call", lambda x: ag.remat(lambda v: ops.exp(v) + OUTER[:3])(x), (X,)),
+    ("optimization_barrier", lambda x, i: (optimization_barrier(x, i), optimization_barrier(x)), (X, INTS)),
 ]
 
 

@@ -19,7 +19,7 @@ def check(program: Program) -> None:
         raise ProgramError(f"program {program.name} lists one value as two inputs")
     for array, value in zip(program.captured, program.inputs[program.argument_count :], strict=True):
         if array.shape != value.type.shape or array.dtype != value.type.dtype:
-            raise ProgramError(f"program {program.name}: captured array {array.dtype}{array.shape} is not {value.type}")
+            raise ProgramError(f"program {program.name}: captured array {array.dtype}{array.shape} is not {value!r}")
     for number, equation in enumerate(program.equations):
         _check_equation(program, number, equation, defined)
     for name, value in zip(program.output_names, program.outputs, strict=True):

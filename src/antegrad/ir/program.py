@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +64,10 @@ class Equation:
     outputs: tuple[Value, ...]
     params: Mapping[str, Any]
     source: Source
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.params, MappingProxyType):
+            object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
 
     @property
     def output(self) -> Value:

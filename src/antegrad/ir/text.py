@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from antegrad.ir.program import Equation, Program, Value
 
 
+def value_names(program: Program) -> dict[Value, str]:
+    """A name for every value of `program`, as `text` shows them."""
+    return assign_names(program, [value for equation in program.equations for value in equation.outputs])
+
+
 def text(program: Program) -> str:
     """The program as a person reads it: inputs, equations with types and origins, outputs; sub-programs below."""
-    names = assign_names(program, [value for equation in program.equations for value in equation.outputs])
+    names = value_names(program)
     arguments = ", ".join(
         f"{name}: {value.type}" for name, value in zip(program.input_names, program.inputs, strict=True)
     )
     lines = [f"program {program.name}({arguments}):"]
-    rows = [(_line(equation, names), _origin(equation)) for equation in program.equations]
+    rows = [(line(equation, names), _origin(equation)) for equation in program.equations]
     width = min(max((len(left) for left, _ in rows), default=0), 72)
     lines += [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
     outputs = ", ".join(
@@ -34,7 +39,8 @@ def text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _line(equation: Equation, names: dict[Value, str]) -> str:
+def line(equation: Equation, names: dict[Value, str]) -> str:
+    """One equation: results with types, primitive, operands and params."""
     left = ", ".join(f"{names[value]}: {value.type}" for value in equation.outputs)
     parts = [names[value] for value in equation.inputs]
     parts += [f"{key}={_param(value)}" for key, value in equation.params.items()]

@@ -55,8 +55,8 @@ class Cond(Primitive):
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> tuple[str, ...]:
         index = emitter.convert(operands[0], equation.input_types[0], TensorType((), I32))
-        # StableHLO takes the last branch for any index outside, also for a negative one.
-        index = emitter.op(f"stablehlo.maximum {index}, {emitter.splat(0, TensorType((), I32))} : tensor<i32>")
+        if equation.input_types[0].dtype == I32:  # StableHLO takes the last branch for any index outside
+            index = emitter.op(f"stablehlo.maximum {index}, {emitter.splat(0, TensorType((), I32))} : tensor<i32>")
         regions = ", ".join(
             "{ " + "\n".join(emitter.region(branch, operands[1:])) + " }" for branch in equation.params["branches"]
         )

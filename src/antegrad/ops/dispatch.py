@@ -199,6 +199,12 @@ def note_names(builder: Builder, frame: FrameType) -> None:
             local.value.name, local.value.declared = name, True
 
 
+def name_values(builder: Builder) -> None:
+    """Give the tensors of a trace the names that variables have at its end."""
+    for frame in builder.frames.values():
+        note_names(builder, frame)
+
+
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
@@ -218,14 +224,15 @@ def _name_of(array: np.ndarray) -> str:
     return "constant"
 
 
-def _with_place(error: Exception, source: Source) -> str:
+def _with_place(error: Exception | str, source: Source) -> str:
     place = str(source)
     return f"{error}\n  at {place}" if place and "\n  at " not in str(error) else str(error)
 
 
 def _leaked(operand: Tensor) -> str:
     name = operand.value.name or "a tensor"
-    return (
+    message = (
         f"{name} ({operand.value.type}) is a traced tensor used outside the capture that made it. "
         "Return it from the captured function instead of storing it."
     )
+    return _with_place(message, here())

@@ -127,7 +127,7 @@ class MulNoNan(Binary):
         return emitter.op(f"stablehlo.select {mask}, {cotangent}, {product} : {tensor(boolean)}, {tensor(type)}")
 
     def vjp(self, dy: Any, y: Any, cotangent: Any, factor: Any) -> Any:
-        return mul_no_nan(dy, factor), mul_no_nan(cotangent, dy)
+        return mul_no_nan(dy, factor), ops.where(cotangent == 0, 0, mul_no_nan(dy, cotangent))
 
 
 class Divide(Binary):

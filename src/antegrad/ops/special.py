@@ -55,7 +55,7 @@ def fma_helper(x: Any, y: Any, z: Any) -> Any:
     low, lowest = two_sum(z, ((a * c - product) + a * d + b * c) + b * d)
     high, middle = two_sum(product, low)
     total = high + odd_sum(middle, lowest)
-    return np.where(np.isfinite(total), total, product + z)
+    return np.where(np.isfinite(total) & (total != 0), total, product + z)
 
 
 class Fma(Elementwise):

@@ -163,7 +163,7 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     wide = _wide(x)
     top = _finite_top(wide, axes)
     total = sum(ops.exp(ops.subtract(wide, top)), axes, keepdims=True)
-    result = ops.add(ops.log(total), top)
+    result = ops.where(total == 0, -math.inf, ops.add(ops.log(_not_zero(total)), top))
     if not keepdims:
         result = reshape(result, tuple(n for i, n in enumerate(x.shape) if i not in axes))
     return ops.convert(result, x.dtype)
@@ -175,6 +175,11 @@ def _finite_top(x: Any, axes: Axes) -> Any:
     return ops.where(ops.isfinite(top), top, 0)
 
 
+def _not_zero(total: Any) -> Any:
+    """A sum of exponentials with 1 in place of 0, so that neither value nor gradient becomes NaN."""
+    return ops.where(total == 0, 1, total)
+
+
 def softmax(x: Any, axis: Axes = -1) -> Any:
     """``exp(x) / sum(exp(x))`` along `axis`, in f32 for 16-bit floats; 0 where all x are -inf."""
     x = _floating(x, "softmax")
@@ -184,15 +189,16 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
     wide = _wide(x)
     exponentials = ops.exp(ops.subtract(wide, _finite_top(wide, axes)))
     total = sum(exponentials, axes, keepdims=True)
-    return ops.convert(ops.divide(exponentials, ops.where(total == 0, 1, total)), x.dtype)
+    return ops.convert(ops.divide(exponentials, _not_zero(total)), x.dtype)
 
 
 def log_softmax(x: Any, axis: Axes = -1) -> Any:
-    """``x - logsumexp(x)`` along `axis`, in f32 for 16-bit floats."""
+    """``x - logsumexp(x)`` along `axis`, in f32 for 16-bit floats; -inf where all x are -inf."""
     x = _floating(x, "log_softmax")
     axes = normalize_axes(axis, x.ndim, "log_softmax")
     if x.size == 0:
         return x
     wide = _wide(x)
     shifted = ops.subtract(wide, _finite_top(wide, axes))
-    return ops.convert(ops.subtract(shifted, ops.log(sum(ops.exp(shifted), axes, keepdims=True))), x.dtype)
+    total = sum(ops.exp(shifted), axes, keepdims=True)
+    return ops.convert(ops.subtract(shifted, ops.log(_not_zero(total))), x.dtype)

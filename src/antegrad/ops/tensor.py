@@ -228,12 +228,12 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TraceError(f"len() of a scalar: {self!r}")
+            self._refuse("a sequence", "a scalar has no elements to count: give it an axis with .reshape(1)")
         return self.shape[0]
 
     def __iter__(self) -> Any:
         if not self.shape:
-            raise TraceError(f"a scalar cannot be iterated over: {self!r}")
+            self._refuse("a sequence", "a scalar has no elements to go through: give it an axis with .reshape(1)")
         return (self[index] for index in range(self.shape[0]))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:

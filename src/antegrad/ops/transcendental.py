@@ -219,9 +219,9 @@ class Power(Binary):
         return bind(self, *harmonise(self.name, x, y))
 
     def vjp(self, dy: Any, y: Any, base: Any, exponent: Any) -> Any:
-        slope = ops.where(exponent == 0, 0, exponent * power(base, exponent - 1.0))
+        slope = mul_no_nan(exponent, power(base, exponent - 1.0))
         logarithm = ops.where(base == 0, 0, log(ops.where(base == 0, 1, base)))
-        return mul_no_nan(dy, slope), mul_no_nan(dy, y * logarithm)
+        return mul_no_nan(dy, slope), mul_no_nan(dy, mul_no_nan(logarithm, y))
 
 
 def _integer_power(x: Any, exponent: int) -> Any:

@@ -35,9 +35,9 @@ def broken(code: str) -> list[str]:
     if len(code) <= LINE or not value.endswith(")"):
         return [code]
     above = []
-    if len(target) > LINE:
-        *above, closing = listed("    (", target.split(", "), "    )")
-        code = f"{closing.strip()} = {value}"
+    if len(target) + len(value.split(", ")[0]) > LINE - 8:  # else the first break would come between the targets
+        above = ["    (", *filled(f"{target},", "        ")]
+        code = f") = {value}"
     first, *more = filled(code, "    ")
     more = filled(" ".join(map(str.strip, more)), "        ") if more else []
     lines = [*above, first, *more]

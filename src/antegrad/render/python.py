@@ -153,7 +153,7 @@ class _Function:
             self._add_line(equation, code, inside)
 
     def _is_inlined(self, equation: Equation) -> bool:
-        if not self.functions.inline or len(equation.outputs) != 1:
+        if not self.functions.inline or equation.primitive.multiple_results:
             return False
         output = equation.output
         if output.declared or output in self.wishes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from antegrad.ir.mlir import Emitter, tensor
+from antegrad.ir.names import identifier
 from antegrad.ir.program import Program, provide
 
 
@@ -17,7 +18,7 @@ def stablehlo(program: Program) -> str:
     parameters = ", ".join(f"{a}: {tensor(t)}" for a, t in zip(arguments, program.input_types, strict=True))
     returned = f"return {', '.join(results)} : {', '.join(types)}" if results else "return"
     body = "\n    ".join([*emitter.lines, returned])
-    name = re.sub(r"\W", "_", program.name, flags=re.ASCII)
+    name = re.sub(r"\W", "_", identifier(program.name), flags=re.ASCII)
     private = "".join(f"  {function}\n" for function in emitter.functions.values())
     return (
         f"module @{name} {{\n"

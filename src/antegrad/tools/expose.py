@@ -1,0 +1,71 @@
+"""Programs that give every value they compute, and programs in double precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from antegrad.ir.builder import Builder
+from antegrad.ir.text import value_names
+from antegrad.ir.program import Equation, Program, Value
+from antegrad.ir.types import DTYPES
+
+F32, F64 = DTYPES["f32"], DTYPES["f64"]
+
+
+def exposed(program: Program) -> Program:
+    """`program` with the result of every equation as an output, in order. Sub-programs are not opened."""
+    values = [value for equation in program.equations for value in equation.outputs]
+    names = value_names(program)
+    return replace(
+        program,
+        outputs=tuple(values),
+        output_names=tuple(f"{names[value]}" for value in values),
+        structure=None,
+    )
+
+
+def run_exposed(program: Program, arrays: list[Any], device: str) -> dict[Value, np.ndarray]:
+    """Every value of `program`, inputs included, on `device`."""
+    everything = exposed(program)
+    results = everything.run(*arrays, device=device)
+    results = results if len(everything.outputs) != 1 else (results,)
+    given = [*map(np.asarray, arrays), *program.captured]
+    return dict(zip((*program.inputs, *everything.outputs), (*given, *results), strict=True))
+
+
+def in_f64(program: Program) -> Program:
+    """`program` with f64 for every f32, equation for equation; sub-programs included."""
+    builder = Builder()
+    env: dict[Value, Value] = {}
+    for value, name in zip(program.inputs, program.input_names, strict=True):
+        env[value] = builder.input(_wide_type(value), name)
+    for equation in program.equations:
+        outputs = builder.add(
+            equation.primitive, [env[value] for value in equation.inputs], _wide_params(equation), equation.source
+        )
+        for old, new in zip(equation.outputs, outputs, strict=True):
+            new.name, new.declared = old.name, old.declared
+            env[old] = new
+    wide = builder.finish(program.name, [env[value] for value in program.outputs], program.output_names)
+    return replace(wide, captured=tuple(_wide(array) for array in program.captured), structure=program.structure)
+
+
+def _wide_type(value: Value) -> Any:
+    return value.type.with_dtype(F64) if value.type.dtype == F32 else value.type
+
+
+def _wide_params(equation: Equation) -> dict[str, Any]:
+    return {key: _wide(param) for key, param in equation.params.items()}
+
+
+def _wide(param: Any) -> Any:
+    if isinstance(param, Program):
+        return in_f64(param)
+    if isinstance(param, np.ndarray) and param.dtype == F32:
+        return param.astype(F64)
+    if isinstance(param, np.dtype) and param == F32:
+        return F64
+    return tuple(_wide(item) for item in param) if isinstance(param, tuple) else param

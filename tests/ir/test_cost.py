@@ -1,0 +1,142 @@
+"""The cost model, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import antegrad as ag
+from antegrad import ops
+from antegrad.ir.cost import Cost, cost, equation_cost
+from antegrad.ops.dispatch import layer
+
+
+def mlp(x: Any, w: Any, b: Any, v: Any) -> Any:
+    with layer("0"):
+        h = ops.relu(x @ w + b)
+    with layer("2"):
+        return h @ v
+
+
+MLP = ag.capture(mlp, ag.spec((8, 4)), ag.spec((4, 16)), ag.spec((16,)), ag.spec((16, 2)))
+
+
+def test_flops_of_an_mlp() -> None:
+    """x @ w: 2*4*8*16 = 1024; + b: 8*16 = 128; relu: 128; h @ v: 2*16*8*2 = 512."""
+    report = MLP.cost()
+    assert report.by_layer[("0", "forward")].flops == 1024 + 128 + 128
+    assert report.by_layer[("2", "forward")].flops == 512
+    assert report.total.flops == 1792
+
+
+def test_bytes_of_an_mlp() -> None:
+    """In f32 numbers: x 32, w 64, b 16, v 32, hidden values 128, result 16.
+
+    Read: x and w, b, two hidden ones (sum and broadcast bias), one hidden (relu), one hidden and v.
+    Written: product, broadcast bias, sum, relu, result.
+    """
+    total = MLP.cost().total
+    assert total.bytes_read == 4 * ((32 + 64) + 16 + (128 + 128) + 128 + (128 + 32))
+    assert total.bytes_written == 4 * (128 + 128 + 128 + 128 + 16)
+    assert total.bytes == total.bytes_read + total.bytes_written
+
+
+def test_peak_of_an_mlp() -> None:
+    """While product and broadcast bias are added: all inputs (144 numbers) and three hidden values."""
+    assert MLP.cost().peak_bytes == 4 * (144 + 3 * 128)
+
+
+def test_a_value_dies_after_its_last_use() -> None:
+    """Of a chain, two links are alive at a time; the input and what is returned stay."""
+
+    def chain(x: Any) -> Any:
+        for _ in range(10):
+            x = ops.tanh(x)
+        return x
+
+    assert ag.capture(chain, ag.spec((100,))).cost().peak_bytes == 400 * 3
+
+
+def test_outputs_stay_alive() -> None:
+    def function(x: Any) -> Any:
+        early = ops.tanh(x)
+        return early, ops.exp(ops.sin(ops.cos(x)))
+
+    assert ag.capture(function, ag.spec((100,))).cost().peak_bytes == 400 * 4
+
+
+@pytest.mark.parametrize(
+    ("function", "types", "flops"),
+    [
+        (lambda x, y: x + y, [ag.spec((3, 4))] * 2, 12),
+        (lambda x, y: x + y, [ag.spec((3, 4), "i32")] * 2, 0),
+        (lambda x: ops.exp(x), [ag.spec((5,))], 50),
+        (lambda x: x.sum(), [ag.spec((3, 4))], 12),
+        (lambda x: x.T.reshape((12,))[2:], [ag.spec((3, 4))], 0),
+        (lambda x: x.astype("f64"), [ag.spec((5,))], 0),
+        (lambda x: ops.where(x > 0, x, 0), [ag.spec((5,))], 0),
+        (lambda x, y: x @ y, [ag.spec((7, 3, 4)), ag.spec((7, 4, 5))], 2 * 7 * 3 * 4 * 5),
+        (lambda x, y: ops.tensordot(x, y, axes=2), [ag.spec((2, 3, 4)), ag.spec((3, 4, 5))], 2 * 2 * 12 * 5),
+        (lambda x, y: x @ y, [ag.spec((2, 3), "i32"), ag.spec((3, 2), "i32")], 0),
+    ],
+)
+def test_flops(function: Any, types: list[ag.TensorType], flops: int) -> None:
+    assert ag.capture(function, *types).cost().total.flops == flops
+
+
+def test_a_scan_costs_its_body_times_its_length() -> None:
+    def step(h: Any, x: Any) -> Any:
+        h = ops.tanh(h + x)  # 5 + 50 FLOPs
+        return h, h
+
+    scan = ag.capture(lambda h, xs: ag.scan(step, h, xs), ag.spec((5,)), ag.spec((9, 5)))
+    (equation,) = scan.equations
+    body = cost(equation.params["body"]).total
+    assert body.flops == 55
+    assert equation_cost(equation) == body * 9
+    assert scan.cost().total.flops == 9 * 55
+
+
+def test_nested_scans_multiply() -> None:
+    def outer(c: Any, _: Any) -> Any:
+        return ag.scan(lambda c, _: (c * 2, None), c, None, length=3)[0], None
+
+    assert ag.capture(lambda c: ag.scan(outer, c, None, length=5), ag.spec((4,))).cost().total.flops == 5 * 3 * 4
+
+
+def test_a_cond_costs_its_dearest_branch() -> None:
+    def function(x: Any) -> Any:
+        return ag.cond(x.sum() > 0, lambda x: ops.exp(x), lambda x: x + 1, x)
+
+    assert ag.capture(function, ag.spec((6,))).cost().total.flops == 6 + 60  # sum and exp
+
+
+def test_a_while_loop_costs_one_step() -> None:
+    program = ag.capture(lambda x: ag.while_loop(lambda x: x.sum() < 9, lambda x: x * 2, x), ag.spec((6,)))
+    assert program.cost().total.flops == 6 + 6  # sum and product
+
+
+def test_the_gradient_is_told_apart() -> None:
+    loss = ag.capture(lambda x, w: ops.sum(ops.tanh(x @ w)), ag.spec((8, 4)), ag.spec((4, 16)))
+    parts = {part: cost.flops for (_, part), cost in ag.reverse(loss, ["w"]).cost().by_layer.items()}
+    assert parts["forward"] >= 1024 + 1280
+    assert 1024 < parts["backward"] < 1024 + 1024, "x.T @ d, and a few passes over 128 elements"
+
+
+def test_costs_add_up() -> None:
+    report = MLP.cost()
+    assert sum(report.by_layer.values(), Cost()) == report.total
+
+
+def test_printed() -> None:
+    assert str(MLP.cost()) == PRINTED
+
+
+PRINTED = """\
+cost of mlp
+layer  part     FLOPs  bytes read  bytes written
+0      forward  1,280       1,984          2,048
+2      forward    512         640             64
+total           1,792       2,624          2,112
+peak live memory: 2,112 bytes"""
