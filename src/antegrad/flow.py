@@ -187,12 +187,12 @@ def scan(
 
 
 def _length(stacked: Sequence[Any], length: int | None) -> int:
-    sizes = {x.shape[0] if x.ndim else None for x in stacked} | ({length} if length is not None else set())
-    if len(sizes) != 1 or None in sizes or min(sizes) < 0:
+    sizes = {x.shape[0] if x.ndim else -1 for x in stacked} | ({length} if length is not None else set())
+    if len(sizes) != 1 or min(sizes) < 0:
         listed = ", ".join(str(type) for type in _types(stacked))
         found = f"found {listed}, length={length}"
         raise ShapeError(f"scan: inputs with one number of slices are needed, {found}{_place()}")
-    return int(sizes.pop() or 0)
+    return int(sizes.pop())
 
 
 def fori_loop(start: Any, stop: Any, body: Callable[[Any, Any], Any], initial: Any) -> Any:

@@ -72,10 +72,11 @@ class _RematRule:
 
     def keeps(self, joint: Program) -> Callable[[Value], bool]:
         """Whether a value of the pullback is saved."""
-        if isinstance(self.save, tuple):
-            return lambda value: value.name in self.save
+        save = self.save
+        if isinstance(save, tuple):
+            return lambda value: value.name in save
         products = {v for eq in joint.equations if eq.primitive is dot_general for v in eq.outputs}
-        return lambda value: self.save == "everything" or (self.save == "dots" and value in products)
+        return lambda value: save == "everything" or (save == "dots" and value in products)
 
     def linearize(
         self, equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]

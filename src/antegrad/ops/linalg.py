@@ -163,7 +163,7 @@ dot_general = DotGeneral()
 
 
 def matmul(x: Any, y: Any) -> Any:
-    """Matrix product of the last two axes; the others broadcast. A vector is a row at the left, a column at the right."""
+    """Matrix product of the last two axes; the others broadcast. A vector is a row on the left, else a column."""
     x, y = unify("matmul", x, y)
     if not x.ndim or not y.ndim:
         raise ShapeError("matmul: a scalar is no matrix; use multiply")

@@ -85,9 +85,9 @@ def _row(what: tuple[str, str], host: Any, device: Any, exact: Any) -> Row:
     finite = np.isfinite(exact)
     size = np.max(np.abs(exact[finite]), initial=np.finfo(np.float32).tiny)
     ulp = float(np.spacing(np.float32(size)))
-    errors = [float(np.max(np.abs(found[finite] - exact[finite]), initial=0)) / ulp for found in (host, device)]
+    on_host, on_device = (float(np.max(np.abs(f[finite] - exact[finite]), initial=0)) / ulp for f in (host, device))
     difference = float(np.max(np.abs(host[finite] - device[finite]), initial=0))
-    return Row(*what, *errors, difference)
+    return Row(*what, on_host, on_device, difference)
 
 
 def _relative(host: np.ndarray, device: np.ndarray) -> float:

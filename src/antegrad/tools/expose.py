@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from antegrad.ir.builder import Builder
-from antegrad.ir.text import value_names
 from antegrad.ir.program import Equation, Program, Value
+from antegrad.ir.text import value_names
 from antegrad.ir.types import DTYPES
 
 F32, F64 = DTYPES["f32"], DTYPES["f64"]
