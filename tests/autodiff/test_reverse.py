@@ -25,7 +25,7 @@ def test_gradient_against_jax(name: str) -> None:
     xs = arguments(name)
     gradient = ag.reverse(ag.capture(apply(name, ANTEGRAD), *xs))
     with jax.enable_x64(True):
-        value, expected = jax.value_and_grad(apply(name, JAX), tuple(range(len(xs))))(*xs)
+        value, expected = jax.jit(jax.value_and_grad(apply(name, JAX), tuple(range(len(xs)))))(*xs)
     for device in devices():
         found = run(gradient, xs, device)
         close(found, [value, *expected], f"{name} on {device}")
@@ -42,7 +42,7 @@ def test_second_derivative_against_jax(name: str) -> None:
         return grad(lambda *xs: weighted(library, grad(apply(name, library), numbers)(*xs), weights), numbers)
 
     with jax.enable_x64(True):
-        expected = second(JAX, jax.grad)(*xs)
+        expected = jax.jit(second(JAX, jax.grad))(*xs)
     close(second(ANTEGRAD, ag.grad)(*xs), expected, name)
 
 

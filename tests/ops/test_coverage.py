@@ -32,7 +32,7 @@ def tables() -> list[Case]:
 
 
 def public() -> set[str]:
-    """The names in `__all__` of every module of `antegrad.ops`, but those like `sort_p`, which functions stand before."""
+    """The names in `__all__` of every module of `antegrad.ops`, but primitives like `sort_p`, which functions hide."""
     modules = [importlib.import_module(f"antegrad.ops.{module.name}") for module in pkgutil.iter_modules(ops.__path__)]
     exported = {name: getattr(module, name) for module in modules for name in getattr(module, "__all__", [])}
     return {name for name, value in exported.items() if not isinstance(value, Primitive) or name == value.name}

@@ -110,3 +110,12 @@ def test_scans_within_scans() -> None:
     inner = control(scan.params["body"])
     assert len(inner.outputs) == 1
     assert "exp" not in [eq.primitive.name for eq in inner.params["body"].equations]
+
+
+def test_an_operand_that_no_branch_reads_goes() -> None:
+    def function(x: Any, y: Any, unread: Any) -> Any:
+        return ag.cond(x.sum() > 0, lambda x, y, z: x * 2, lambda x, y, z: y * 3, x, y, ops.exp(unread))
+
+    clean = without_dead_code(function, XS, XS, XS)
+    assert len(control(clean).inputs) == 3
+    assert "exp" not in [eq.primitive.name for eq in clean.equations]

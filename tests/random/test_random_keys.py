@@ -160,6 +160,23 @@ def test_words_of_counters_beyond_32_bits() -> None:
     assert_draws(expected, lambda key: ops.concatenate(ops.threefry2x32(key, high, low)), raw_key(9))
 
 
+def test_keys_carried_through_a_loop() -> None:
+    """As an epoch does: split at every step, and draw."""
+
+    def steps(key: Any) -> Any:
+        def step(key: Any, number: Any) -> Any:
+            key, own = random.split(key)
+            return key, random.normal(random.fold_in(own, number), (5,))
+
+        return ag.scan(step, key, np.arange(4, dtype=np.int32))
+
+    key, expected = jax.random.PRNGKey(8), []
+    for number in range(4):
+        key, own = jax.random.split(key)
+        expected.append(jax.random.normal(jax.random.fold_in(own, number), (5,)))
+    assert_draws([np.asarray(key), np.stack(expected)], steps, raw_key(8))
+
+
 def test_a_concrete_key_inside_a_captured_function() -> None:
     expected = reference(jax.random.normal, jax.random.fold_in(jax.random.PRNGKey(3), 5), (4,))
     results = everywhere(lambda step: random.normal(random.fold_in(random.key(3), step), 4), np.int32(5))

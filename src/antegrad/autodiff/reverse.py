@@ -109,6 +109,7 @@ class Transform:
         self.active: set[Value] = set(wanted)
         self.pullbacks: list[tuple[Equation, Pullback]] = []
         self.labels: dict[Value, str] = {}
+        self.inherited: set[Value] = set()
         for value, name in zip(program.inputs, program.input_names, strict=True):
             self.primals[value] = Tensor(self.builder.input(value.type, name), self.builder)
             self.labels[value] = name
@@ -129,8 +130,9 @@ class Transform:
             else:
                 results = _results(equation, operands)
             for value, result in zip(equation.outputs, results, strict=True):
-                result.value.name, result.value.declared = value.name, value.declared
-                self.primals[value] = result
+                primal = self.primals[value] = Tensor(lift(self.builder, result), self.builder)
+                if value.name and not primal.value.declared:
+                    primal.value.name, primal.value.declared = value.name, value.declared
                 self.labels[value] = value.name or ""
 
     def backward(self, cotangents: dict[Value, Tensor]) -> list[Tensor]:
@@ -142,10 +144,10 @@ class Transform:
             source = equation.source
             self.builder.source = Source(source.file, source.line, source.layer, "backward")
             for value, cotangent in zip(equation.outputs, incoming, strict=True):
-                self._label(cotangent, self.labels[value])
+                self._label(cotangent, self.labels[value], own=bool(value.name))
             self._accumulate(equation, pullback(incoming), cotangents)
         for value in self.wanted:
-            self._label(cotangents.get(value), self.labels[value])
+            self._label(cotangents.get(value), self.labels[value], own=True)
         return [cotangents[v] if v in cotangents else ops.zeros(v.type.shape, v.type.dtype) for v in self.wanted]
 
     def _accumulate(self, equation: Equation, results: Sequence[Any], cotangents: dict[Value, Tensor]) -> None:
@@ -164,10 +166,18 @@ class Transform:
             cotangents[value] = cotangents[value] + cotangent if value in cotangents else cotangent
             self.labels[value] = self.labels[value] or self.labels[equation.outputs[0]]
 
-    def _label(self, cotangent: Any, label: str) -> None:
-        """Call the cotangent of `h` ``d_h``, unless the tensor has a name already."""
-        if label and isinstance(cotangent, Tensor) and cotangent.value.name is None:
-            cotangent.value.name = f"d_{label}"
+    def _label(self, cotangent: Any, label: str, own: bool) -> None:
+        """Call the cotangent of `h` ``d_h``, unless the tensor has a name already.
+
+        A value without a name of its `own` has the label of what is computed from it. If its cotangent is that of a
+        named value as well, the proper name replaces the inherited one.
+        """
+        if not label or not isinstance(cotangent, Tensor):
+            return
+        value = cotangent.value
+        if value.name is None or (own and value in self.inherited):
+            value.name = f"d_{label}"
+            (self.inherited.discard if own else self.inherited.add)(value)
 
     def finish(self, name: str, results: Sequence[Any]) -> Program:
         """The simplified Program, with the captured arrays of the original at the end of its inputs."""

@@ -69,8 +69,7 @@ def mish(x: Any) -> Any:
 @_rounded_once
 def elu(x: Any, alpha: float = 1.0) -> Any:
     """x above 0, ``alpha * (exp(x) - 1)`` below. Source: Clevert et al. (2015), arXiv:1511.07289."""
-    positive = ops.greater(x, 0.0)
-    return ops.where(positive, x, ops.multiply(ops.expm1(ops.where(positive, 0.0, x)), alpha))
+    return ops.where(ops.greater(x, 0.0), x, ops.multiply(ops.expm1(x), alpha))
 
 
 @_rounded_once

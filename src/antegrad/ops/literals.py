@@ -12,6 +12,7 @@ from antegrad.ir.types import is_float
 
 _LONGEST_DECIMAL = 6
 _LARGEST_DENOMINATOR = 1 << 20
+_LARGEST_NUMERATOR = 1 << 4
 
 
 def scalar_literal(value: np.ndarray | np.generic) -> Code:
@@ -51,7 +52,8 @@ def _ratio(value: np.ndarray | np.generic, number: float) -> Code | None:
         return None
     fraction = Fraction(number).limit_denominator(_LARGEST_DENOMINATOR)
     text = f"{fraction.numerator} / {fraction.denominator}"
-    shorter = fraction.denominator > 1 and len(text) < len(_decimal(value, number))
+    simple = fraction.denominator > 1 and abs(fraction.numerator) <= _LARGEST_NUMERATOR
+    shorter = simple and len(text) < len(_decimal(value, number))
     return Code(text, MULTIPLY) if shorter and _same(value, fraction.numerator / fraction.denominator) else None
 
 

@@ -14,14 +14,14 @@ T = TypeVar("T")
 def eliminate_dead_code(program: Program) -> Program:
     """`program` without equations whose results reach no output. Inputs stay, used or not.
 
-    A `scan` also loses the outputs and carries that nobody reads, and a `cond` the results.
+    A `scan` also loses the outputs and carries that nobody reads, a `cond` the results, and both of them the operands.
     """
     live, kept = set(program.outputs), []
     for equation in reversed(program.equations):
         flags = [value in live for value in equation.outputs]
         if not any(flags):
             continue
-        if not all(flags) and equation.primitive.name in PRUNE:
+        if equation.primitive.name in PRUNE:
             equation = PRUNE[equation.primitive.name](equation, flags)
         kept.append(equation)
         live.update(equation.inputs)
@@ -50,8 +50,15 @@ def _read(program: Program) -> set[Value]:
 
 
 def _prune_cond(equation: Equation, live: Sequence[bool]) -> Equation:
-    branches = tuple(_with_outputs(branch, live) for branch in equation.params["branches"])
-    return replace(equation, outputs=_chosen(equation.outputs, live), params={"branches": branches})
+    branches = [_with_outputs(branch, live) for branch in equation.params["branches"]]
+    read = set[Value]().union(*map(_read, branches))
+    kept = [not read.isdisjoint(operand) for operand in zip(*(branch.inputs for branch in branches), strict=True)]
+    return replace(
+        equation,
+        inputs=(equation.inputs[0], *_chosen(equation.inputs[1:], kept)),
+        outputs=_chosen(equation.outputs, live),
+        params={"branches": tuple(_with_inputs(branch, kept) for branch in branches)},
+    )
 
 
 def _prune_scan(equation: Equation, live: Sequence[bool]) -> Equation:

@@ -5,7 +5,7 @@ A key is u32[2]. What draws takes a key and never changes it, so a key is used o
 >>> from antegrad import random
 >>> first, second = random.split(random.key(0))
 >>> random.uniform(first, (3,))
-array([0.07821178, 0.56377447, 0.47704077], dtype=float32)
+array([0.8423141 , 0.18237865, 0.2271781 ], dtype=float32)
 
 The numbers are those of `jax.random` in its default mode (Threefry-2x32, partitionable), bit for bit; where the last
 bits can differ, the function says so. A key that is an array gives arrays at once; a traced key, or a concrete key
