@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "passes": TRACING | {"autodiff"},
     "render": PROGRAMS,
     "runtime": PROGRAMS | {"render"},
+    "vmap": TRACING | {"flow"},
     "tools": PROGRAMS | {"render", "runtime"},
     "random": PROGRAMS | {"render", "runtime"},
     "nn": MODELS,

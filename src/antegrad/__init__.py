@@ -52,5 +52,6 @@ from antegrad.tools import certify as certify
 from antegrad.tools import check_gradient as check_gradient
 from antegrad.tools import diff as diff
 from antegrad.train.step import train_step as train_step
+from antegrad.vmap import vmap as vmap
 
 __version__ = "0.1.0"

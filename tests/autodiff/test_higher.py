@@ -128,7 +128,9 @@ def test_an_integer_inside_a_tree_is_named() -> None:
         ag.grad(lambda state: state["w"].sum())({"w": X, "step": 3})
 
 
-@pytest.mark.parametrize(("value", "dtype"), [(3.0, "f32"), (np.float64(3), "f64"), (np.float32(3), "f32"), (np.float16(3), "f16")])
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(3.0, "f32"), (np.float64(3), "f64"), (np.float32(3), "f32"), (np.float16(3), "f16")]
+)
 def test_the_gradient_has_the_type_of_its_argument(value: Any, dtype: str) -> None:
     gradient = ag.grad(lambda x: x * x)(value)
     assert gradient == 6

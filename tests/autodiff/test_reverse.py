@@ -60,7 +60,9 @@ def test_gradient_against_finite_differences(name: str) -> None:
     h = 1e-4
     slope = (8 * (loss(h) - loss(-h)) - (loss(2 * h) - loss(-2 * h))) / (12 * h)
     gradients = run(ag.reverse(program), xs, "host")[1:]
-    assert sum(float(np.sum(g * d)) for g, d in zip(gradients, direction, strict=True)) == pytest.approx(slope, rel=1e-7)
+    assert sum(float(np.sum(g * d)) for g, d in zip(gradients, direction, strict=True)) == pytest.approx(
+        slope, rel=1e-7
+    )
 
 
 def test_two_runs_give_the_same_bits() -> None:
@@ -104,7 +106,9 @@ def test_a_name_comes_before_a_prefix() -> None:
     program = ag.capture(lambda w, params: ops.sum(w) * params["w"]["b"], V, {"w": {"b": 1.0}})
     assert program.input_names == ("w", "w.b")
     assert ag.reverse(program, ["w"]).output_names == ("out", "d_w")
-    found, (d_w, d_params) = ag.value_and_grad(lambda w, p: ops.sum(w) * p["w"]["b"], (0, 1))(X, {"w": {"b": np.float32(3)}})
+    found, (d_w, d_params) = ag.value_and_grad(lambda w, p: ops.sum(w) * p["w"]["b"], (0, 1))(
+        X, {"w": {"b": np.float32(3)}}
+    )
     assert found == 4.5
     np.testing.assert_array_equal(d_w, [3, 3, 3])
     assert d_params["w"]["b"] == 1.5
@@ -142,7 +146,9 @@ def test_a_program_without_inputs() -> None:
     ],
 )
 def test_a_loss_that_is_no_float_scalar(function: Any, found: str) -> None:
-    with pytest.raises(ag.ShapeError, match=rf"scalar float as the first output of program, found {found}.*mean or sum"):
+    with pytest.raises(
+        ag.ShapeError, match=rf"scalar float as the first output of program, found {found}.*mean or sum"
+    ):
         ag.reverse(ag.capture(function, V))
 
 

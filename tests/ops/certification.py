@@ -41,10 +41,14 @@ GROUPS = {
     "D": ("f64", "f32"),
     "I": ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"),
     "J": ("i64", "i32", "u32", "u8"),
+    "M": ("f64", "f32", "bf16", "i32", "u8", "bool"),
     "N": ("f64", "f32", "bf16", "f16", "i64", "i32", "u32", "u8"),
     "A": ("f64", "f32", "bf16", "f16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"),
 }
 """Letters that stand for several element types in the text of operands."""
+
+DIFFERENTIATED = ("f64", "bf16")
+"""Of the types that a letter stands for, those whose derivatives are certified; the rules are the same for all."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +127,21 @@ def cases(
     letters = {text[0] for text in operands if text[0] in GROUPS}
     assert len(letters) <= 1, f"{name}: one letter for element types a line, found {letters}"
     function, reference = of or getattr(ops, name), jax or getattr(jnp, name)
-    flags = (sequence, derivative, differences, wide, signs)
-    expanded = [(operands, out)]
+    flags = (differences, wide, signs)
+    expanded = [(operands, out, derivative)]
     for letter in letters:
         expanded = [
-            (tuple(dtype + t[1:] if t[0] == letter else t for t in operands), dtype if out == letter else out)
+            (
+                tuple(dtype + text[1:] if text[0] == letter else text for text in operands),
+                dtype if out == letter else out,
+                derivative and dtype in DIFFERENTIATED,
+            )
             for dtype in GROUPS[letter]
         ]
-    return [Case(name, texts, params, function, reference, bound, dtype, *flags) for texts, dtype in expanded]
+    return [
+        Case(name, texts, params, function, reference, bound, dtype, sequence, has, *flags)
+        for texts, dtype, has in expanded
+    ]
 
 
 def in_f64(function: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
@@ -228,16 +239,13 @@ class Derivatives:
 
 
 def check_derivatives(case: Case) -> None:
-    """Gradient and second derivative against JAX on every device; the gradient of f64 against differences too.
-
-    16-bit floats have their first derivative checked: the second one would certify rounding errors.
-    """
+    """The gradient against JAX on every device; in f64 against finite differences, and the second derivative too."""
     derivatives = Derivatives(case)
     dtype = case.arrays[case.floats[0]].dtype
-    narrow = dtype.itemsize == 2
-    first, second = derivatives.expected(second=not narrow)
+    twice = dtype == DTYPES["f64"]
+    first, second = derivatives.expected(twice)
     allowed = GRADIENT_EPS[SHORT_NAMES[dtype]] * float(ml_dtypes.finfo(dtype).eps)
-    program = derivatives.gradient if narrow else derivatives.second
+    program = derivatives.second if twice else derivatives.gradient
     for device in devices():
         outputs = run(program, case.arrays, device)[1:]
         for position, (found, expected) in enumerate(zip(outputs, [*first, *second], strict=True)):
@@ -246,7 +254,7 @@ def check_derivatives(case: Case) -> None:
             assert (found.shape, found.dtype) == (expected.shape, dtype), f"{what}: found {describe(found)}"
             largest = max(np.max(np.abs(gradient), initial=0) for gradient in first) if order else 0
             assert_close(found, expected, allowed, what, largest)
-    if case.differences and dtype == DTYPES["f64"]:
+    if case.differences and twice:
         check_differences(derivatives, first)
 
 

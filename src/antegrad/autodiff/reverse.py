@@ -18,6 +18,7 @@ from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import TensorType, is_float
 from antegrad.ops.dispatch import bind, lift, tracing
 from antegrad.ops.tensor import Tensor
+from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.simplify import simplify
 
 Pullback = Callable[[Sequence[Any]], Sequence[Any]]
@@ -103,7 +104,7 @@ class Transform:
     """One application of reverse mode to one Program."""
 
     def __init__(self, program: Program, wanted: Sequence[Value]) -> None:
-        self.program, self.wanted = program, wanted
+        self.program, self.wanted = eliminate_dead_code(program), wanted
         self.builder = Builder()
         self.primals: dict[Value, Tensor] = {}
         self.active: set[Value] = set(wanted)

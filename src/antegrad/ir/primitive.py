@@ -29,6 +29,8 @@ class Primitive:
     - `vjp`: the cotangents of the operands, ``(dy, y, *operands, **params)``, written with the same ops as user code;
       None for an operand that has no gradient. With several results `dy` and `y` are tuples, and a `dy` may be None.
 
+    - `batch`: the same over a batch (`vmap`); without it the equation is looped over the batch.
+
     `helpers` are plain NumPy functions that the template calls; their source is printed at the head of the module.
     """
 
@@ -72,6 +74,13 @@ class Primitive:
 
     def vjp(self, dy: Any, y: Any, *operands: Any, **params: Any) -> Any:
         raise NotImplementedError(f"primitive {self.name} declares no derivative")
+
+    def batch(self, *arguments: Any, **params: Any) -> Any:
+        """``(size, operands, batched, **params)``: the results over a batch, the first axis of the flagged operands.
+
+        Every result has the batch as its first axis. Without a rule `NotImplemented`: the equation is then looped.
+        """
+        return NotImplemented
 
     def flops(self, equation: Equation) -> int:
         """Floating-point operations of one execution; moves and integer work count nothing."""

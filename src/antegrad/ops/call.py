@@ -10,6 +10,7 @@ from antegrad.ir.mlir import Emitter, signature
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation, Program
 from antegrad.ir.types import TensorType
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import bind
 
 __all__ = ["call_p", "optimization_barrier"]
@@ -47,6 +48,9 @@ class OptimizationBarrier(Primitive):
 
     def __call__(self, *operands: Any) -> Any:
         return bind(self, *operands)
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        return bind(self, *stretched(operands, batched, size), **params)
 
     def result(self, *operands: TensorType) -> tuple[TensorType, ...]:
         return operands

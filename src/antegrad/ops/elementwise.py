@@ -13,6 +13,7 @@ from antegrad.ir.mlir import Emitter, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BF16, BOOL, TensorType, is_float, is_integer
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import bind
 from antegrad.ops.promotion import harmonise
 
@@ -46,6 +47,9 @@ class Elementwise(Primitive):
         if kind(first.dtype) not in self.accepts:
             raise DTypeError(f"{self.name} is for {' or '.join(self.accepts)} tensors, found {first}: use .astype(...)")
         return first
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        return bind(self, *stretched(operands, batched, size), **params)
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         types = tensor(equation.output.type)

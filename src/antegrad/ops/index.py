@@ -15,6 +15,7 @@ from antegrad.ir.mlir import Emitter, array, ints, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import TensorType, accumulation_dtype, is_integer
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import bind
 
 __all__ = ["dynamic_slice_p", "dynamic_update_slice_p", "scatter_p", "take_p"]
@@ -24,6 +25,22 @@ def _need_integers(operation: str, *indices: TensorType) -> None:
     for index in indices:
         if not is_integer(index.dtype):
             raise DTypeError(f"{operation}: an index must be an integer, found {index}")
+
+
+def _flattened(x: Any, indices: Any, axis: int) -> tuple[Any, Any]:
+    """A batched `x` with its batch and its axis `axis` merged to one first axis, and indices into that."""
+    count, size = x.shape[0], x.shape[axis + 1]
+    moved = ops.moveaxis(x, axis + 1, 1)
+    rows = ops.reshape(moved, (count * size, *moved.shape[2:]))
+    offsets = ops.reshape(ops.arange(count) * size, (count, *(1,) * (indices.ndim - 1)))
+    return rows, ops.clip(ops.convert(indices, "i32"), 0, size - 1) + offsets
+
+
+def _index_axes_to(axis: int, index_axes: int, others: int) -> tuple[int, ...]:
+    """The order that moves the axes of the index, which stand behind the batch, to the place `axis` of an example."""
+    before = range(1 + index_axes, 1 + index_axes + axis)
+    after = range(1 + index_axes + axis, 1 + index_axes + others)
+    return (0, *before, *range(1, 1 + index_axes), *after)
 
 
 class Take(Primitive):
@@ -55,6 +72,16 @@ class Take(Primitive):
             f"index_vector_dim = {indices.ndim}>, slice_sizes = {array(sizes)}, indices_are_sorted = false}}> : "
             f"{signature([x, indices], [out])}"
         )
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axis: int) -> Any:
+        x, indices = operands
+        if not batched[1]:
+            return self(x, indices, axis + 1)
+        if not batched[0]:
+            return ops.moveaxis(self(x, indices, axis), axis, 0)
+        rows, places = _flattened(x, indices, axis)
+        found = self(rows, places, 0)
+        return ops.transpose(found, _index_axes_to(axis, indices.ndim - 1, x.ndim - 2))
 
     def vjp(self, dy: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Any:
         return scatter_p(ops.zeros_like(x), indices, dy, axis, "add"), None
@@ -135,6 +162,14 @@ class Scatter(Primitive):
             f"{combine}stablehlo.return {result} : {scalar} }}) : {signature([x, indices, updates], [x])}"
         )
 
+    def batch(self, size: int, operands: Any, batched: Any, *, axis: int, mode: str) -> Any:
+        x, indices, updates = stretched(operands, batched, size)
+        order = _index_axes_to(axis, indices.ndim - 1, x.ndim - 2)
+        rows, places = _flattened(x, indices, axis)
+        moved = ops.transpose(updates, tuple(int(i) for i in np.argsort(order)))
+        changed = self(rows, places, moved, 0, mode)
+        return ops.moveaxis(ops.reshape(changed, (size, x.shape[axis + 1], *rows.shape[1:])), 1, axis + 1)
+
     def vjp(self, dy: Any, y: Any, x: Any, indices: Any, updates: Any, *, axis: int, mode: str) -> Any:
         if mode == "add":
             return dy, None, take_p(dy, indices, axis)
@@ -198,6 +233,11 @@ class DynamicSlice(Primitive):
             f"stablehlo.dynamic_slice {', '.join(operands)}, sizes = {ints(equation.params['sizes'])} : {types}"
         )
 
+    def batch(self, size: int, operands: Any, batched: Any, *, sizes: Any) -> Any:
+        if any(batched[1:]):
+            return NotImplemented
+        return self(operands[0], (np.asarray(0, np.int32), *operands[1:]), (size, *sizes))
+
     def vjp(self, dy: Any, y: Any, x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
         return (dynamic_update_slice_p(ops.zeros_like(x), dy, starts), *(None for _ in starts))
 
@@ -227,6 +267,12 @@ class DynamicUpdateSlice(Primitive):
             return operands[1]
         types = signature(equation.input_types, equation.output_types)
         return emitter.op(f"stablehlo.dynamic_update_slice {', '.join(operands)} : {types}")
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        if any(batched[2:]):
+            return NotImplemented
+        x, update = stretched(operands[:2], batched[:2], size)
+        return self(x, update, (np.asarray(0, np.int32), *operands[2:]))
 
     def vjp(self, dy: Any, y: Any, x: Any, update: Any, *starts: Any) -> Any:
         kept = dynamic_update_slice_p(dy, ops.zeros_like(update), starts)

@@ -16,6 +16,7 @@ from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, TensorType, accumulation_dtype, is_float
 from antegrad.ops.arrays import normalize_axis
+from antegrad.ops.batching import up
 from antegrad.ops.dispatch import bind
 from antegrad.ops.promotion import unify
 from antegrad.ops.shape import transposed
@@ -74,6 +75,15 @@ class DotGeneral(Primitive):
     def vjp(self, dy: Any, y: Any, a: Any, b: Any, *, contract: Pair, batch: Pair, precision: str) -> Any:
         of_a = _cotangent(dy, a, b, contract, batch, precision, first=True)
         return of_a, _cotangent(dy, b, a, (contract[1], contract[0]), (batch[1], batch[0]), precision, first=False)
+
+    def batch(self, size: int, operands: Any, batched: Any, *, contract: Pair, batch: Pair, precision: str) -> Any:
+        x, y = operands
+        contract = up(contract[0]) if batched[0] else contract[0], up(contract[1]) if batched[1] else contract[1]
+        inner = up(batch[0]) if batched[0] else batch[0], up(batch[1]) if batched[1] else batch[1]
+        if all(batched):
+            return self(x, y, contract, ((0, *inner[0]), (0, *inner[1])), precision)
+        place = len(inner[0]) if batched[0] else len(inner[0]) + len(free(x, contract[0], inner[0]))
+        return ops.moveaxis(self(x, y, contract, inner, precision), place, 0)
 
     def flops(self, equation: Equation) -> int:
         contracted = math.prod(equation.input_types[0].shape[axis] for axis in equation.params["contract"][0])

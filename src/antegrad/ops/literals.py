@@ -26,7 +26,7 @@ def scalar_literal(value: np.ndarray | np.generic) -> Code:
         return Code("np.nan")
     if math.isinf(number):
         return Code("np.inf") if number > 0 else Code("-np.inf", UNARY)
-    if number.is_integer() and abs(number) < 1e6 and not (number == 0 and math.copysign(1, number) < 0):
+    if number.is_integer() and abs(number) < 2**53 and not (number == 0 and math.copysign(1, number) < 0):
         return _signed(str(int(number)))
     return _ratio(value, number) or _signed(_decimal(value, number))
 

@@ -13,6 +13,7 @@ from antegrad.ir.mlir import Emitter, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, SHORT_NAMES, DTypeLike, TensorType, as_dtype, is_float, is_integer
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import as_tensor, bind
 from antegrad.ops.elementwise import Binary, Elementwise, Unary, kind
 from antegrad.ops.promotion import broadcast, unify
@@ -141,6 +142,9 @@ class Convert(Primitive):
         x = as_tensor(x)
         return x if x.dtype == target else bind(self, x, dtype=target)
 
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        return bind(self, *stretched(operands, batched, size), **params)
+
     def result(self, x: TensorType, *, dtype: np.dtype) -> TensorType:
         return x.with_dtype(dtype)
 
@@ -169,6 +173,9 @@ class Bitcast(Primitive):
 
     def __call__(self, x: Any, dtype: DTypeLike) -> Any:
         return bind(self, as_tensor(x), dtype=as_dtype(dtype))
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        return bind(self, *stretched(operands, batched, size), **params)
 
     def result(self, x: TensorType, *, dtype: np.dtype) -> TensorType:
         if x.dtype.itemsize != dtype.itemsize or BOOL in (x.dtype, dtype):
@@ -244,6 +251,9 @@ class StopGradient(Primitive):
 
     def __call__(self, x: Any) -> Any:
         return bind(self, as_tensor(x))
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        return bind(self, *stretched(operands, batched, size), **params)
 
     def result(self, x: TensorType) -> TensorType:
         return x

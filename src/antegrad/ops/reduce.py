@@ -14,6 +14,7 @@ from antegrad.ir.mlir import Emitter, ints, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, DTYPES, TensorType, accumulation_dtype, is_float, is_integer
+from antegrad.ops.batching import up
 
 __all__ = ["argmax_p", "argmin_p", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum"]
 
@@ -45,6 +46,9 @@ class Reduction(Primitive):
         if is_integer(dtype) and self.sums:
             axis += f"{', ' if axis else ''}dtype={{dtype}}"
         return fill(f"{{x}}.{self.function}({axis})", ("x",), operands, {"dtype": dtype})
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axes: Any) -> Any:
+        return self(operands[0], up(axes))
 
     sums = False
     """Whether the reduction adds or multiplies, so that its accumulator matters."""
@@ -203,6 +207,9 @@ class ArgExtremum(Primitive):
     def render(self, equation: Equation, *operands: Code) -> Code:
         text = f"np.{self.name}({operands[0].text}, axis={equation.params['axis']})"
         return Code(f"{text}.astype(np.int32)", ATOM)
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axis: int) -> Any:
+        return self(operands[0], axis + 1)
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         (source,), target, axis = equation.input_types, equation.output.type, equation.params["axis"]

@@ -14,6 +14,7 @@ from antegrad.ir.mlir import Emitter, ints, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, TensorType, is_float
+from antegrad.ops.batching import stretched, up
 
 __all__ = ["broadcast_in_dim", "concatenate_p", "flip_p", "iota", "pad_p", "reshape_p", "slice_p", "transpose_p"]
 
@@ -54,6 +55,9 @@ class BroadcastInDim(Primitive):
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         return emitter.broadcast(operands[0], equation.input_types[0], equation.output.type, equation.params["dims"])
 
+    def batch(self, size: int, operands: Any, batched: Any, *, shape: Any, dims: Any) -> Any:
+        return ops.bind(self, operands[0], shape=(size, *shape), dims=(0, *up(dims)))
+
     def vjp(self, dy: Any, y: Any, x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
         stretched = {dim for dim, size in zip(dims, x.shape, strict=True) if size == 1 and shape[dim] != 1}
         axes = tuple(axis for axis in range(len(shape)) if axis not in dims or axis in stretched)
@@ -84,6 +88,9 @@ class Reshape(Primitive):
         types = signature(equation.input_types, equation.output_types)
         return emitter.op(f"stablehlo.reshape {operands[0]} : {types}")
 
+    def batch(self, size: int, operands: Any, batched: Any, *, shape: Any) -> Any:
+        return ops.bind(self, operands[0], shape=(size, *shape))
+
     def vjp(self, dy: Any, y: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
         return ops.reshape(dy, x.shape)
 
@@ -104,6 +111,9 @@ class Transpose(Primitive):
         return emitter.op(
             f"stablehlo.transpose {operands[0]}, dims = {ints(equation.params['permutation'])} : {types}"
         )
+
+    def batch(self, size: int, operands: Any, batched: Any, *, permutation: Any) -> Any:
+        return ops.bind(self, operands[0], permutation=(0, *up(permutation)))
 
     def vjp(self, dy: Any, y: Any, x: Any, *, permutation: tuple[int, ...]) -> Any:
         return ops.transpose(dy, tuple(int(axis) for axis in np.argsort(permutation)))
@@ -134,6 +144,9 @@ class Slice(Primitive):
         index = ", ".join(f"{low}:{high}:{step}" if step != 1 else f"{low}:{high}" for low, high, step in bounds)
         types = signature(equation.input_types, equation.output_types)
         return emitter.op(f"stablehlo.slice {operands[0]} [{index}] : {types}")
+
+    def batch(self, size: int, operands: Any, batched: Any, *, start: Any, stop: Any, step: Any) -> Any:
+        return self(operands[0], (0, *start), (size, *stop), (1, *step))
 
     def vjp(self, dy: Any, y: Any, x: Any, *, start: Any, stop: Any, step: Any) -> Any:
         spans = [(size - 1) * stride + 1 if size else 0 for size, stride in zip(y.shape, step, strict=True)]
@@ -186,6 +199,12 @@ class Pad(Primitive):
             f"stablehlo.pad {operands[0]}, {operands[1]}, low = {low}, high = {high}, interior = {interior} : {types}"
         )
 
+    def batch(self, size: int, operands: Any, batched: Any, *, low: Any, high: Any, interior: Any) -> Any:
+        if batched[1]:
+            return NotImplemented
+        x, fill = operands
+        return self(x, fill, (0, *low), (0, *high), (0, *interior))
+
     def vjp(self, dy: Any, y: Any, x: Any, fill: Any, *, low: Any, high: Any, interior: Any) -> Any:
         less_low, less_high = (tuple(-n for n in side) for side in (low, high))
         kept = pad_p(dy, ops.zeros((), dy.dtype), less_low, less_high, (0,) * x.ndim)
@@ -217,6 +236,9 @@ class Concatenate(Primitive):
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         types = signature(equation.input_types, equation.output_types)
         return emitter.op(f"stablehlo.concatenate {', '.join(operands)}, dim = {equation.params['axis']} : {types}")
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axis: int) -> Any:
+        return self(stretched(operands, batched, size), axis + 1)
 
     def vjp(self, dy: Any, y: Any, *operands: Any, axis: int) -> Any:
         offset, parts = 0, []
@@ -269,6 +291,9 @@ class Flip(Primitive):
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         axes = ints(equation.params["axes"])
         return emitter.op(f"stablehlo.reverse {operands[0]}, dims = {axes} : {tensor(equation.output.type)}")
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axes: Any) -> Any:
+        return self(operands[0], up(axes))
 
     def vjp(self, dy: Any, y: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
         return flip_p(dy, axes)

@@ -14,6 +14,7 @@ from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, DTYPES, TensorType, is_float
 from antegrad.ops.arrays import normalize_axis
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import as_tensor, bind
 
 __all__ = ["argsort", "sort", "sort_p"]
@@ -58,6 +59,9 @@ class Sort(Primitive):
             results=count,
         )
         return (result,) if count == 1 else tuple(f"{result}#{i}" for i in range(count))
+
+    def batch(self, size: int, operands: Any, batched: Any, *, axis: int) -> Any:
+        return self(stretched(operands, batched, size), axis + 1)
 
     def vjp(self, dy: Any, y: Any, *operands: Any, axis: int) -> Any:
         positions = ops.iota(operands[0].shape, DTYPES["i32"], axis)

@@ -12,6 +12,7 @@ from antegrad.ir.mlir import Emitter, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import DTYPES, TensorType
+from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import bind
 
 __all__ = ["threefry2x32"]
@@ -51,6 +52,11 @@ class Threefry2x32(Primitive):
         if high != low or high.dtype != DTYPES["u32"]:
             raise ShapeError(f"random: counters u32 of one shape are needed, found {high} and {low}")
         return high, low
+
+    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
+        if batched[0]:
+            return NotImplemented
+        return self(operands[0], *stretched(operands[1:], batched[1:], size))
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         return Code(f"threefry2x32_helper({', '.join(operand.text for operand in operands)})")
