@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": CORE,
     "capture": CORE | {"ops"},
     "flow": TRACING,
-    "autodiff": TRACING | {"flow", "passes"},
+    "autodiff": TRACING | {"flow", "passes", "vmap"},
     "passes": TRACING | {"autodiff"},
     "render": PROGRAMS,
     "runtime": PROGRAMS | {"render"},

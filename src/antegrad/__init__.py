@@ -14,6 +14,10 @@ from antegrad.autodiff.higher import grad as grad
 from antegrad.autodiff.higher import jvp as jvp
 from antegrad.autodiff.higher import value_and_grad as value_and_grad
 from antegrad.autodiff.higher import vjp as vjp
+from antegrad.autodiff.jacobian import hessian as hessian
+from antegrad.autodiff.jacobian import hvp as hvp
+from antegrad.autodiff.jacobian import jacobian as jacobian
+from antegrad.autodiff.jacobian import linearize as linearize
 from antegrad.autodiff.remat import remat as remat
 from antegrad.autodiff.reverse import reverse as reverse
 from antegrad.capture import capture as capture

@@ -28,7 +28,7 @@ def _run(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     return tree.leaves(program.run(*(as_tensor(operand) for operand in operands), device="host"))
 
 
-def _positions(function: Callable[..., Any], argnums: Argnums, count: int) -> list[int]:
+def argument_positions(function: Callable[..., Any], argnums: Argnums, count: int) -> list[int]:
     """Argument positions, from positions or parameter names."""
     names = argument_names(function, count)
     chosen = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
@@ -71,7 +71,7 @@ def value_and_grad(
     def differentiated(*args: Any) -> tuple[Any, Any]:
         traced = trace(function, *args)
         _check_loss(traced.program, has_aux)
-        positions = _positions(function, argnums, len(args))
+        positions = argument_positions(function, argnums, len(args))
         names = _wrt(traced, positions, args)
         results = _run(reverse(traced.program, names), traced.operands(args))
         count = len(traced.program.outputs)

@@ -35,7 +35,8 @@ def remat(
     `save` is what is kept after all: ``"nothing"`` but the arguments, the results of ``"dots"`` (matrix products),
     ``"everything"``, or a list of names of values: variables of the function, or labels given with ``ops.name``.
     Use it as a decorator, bare or as ``@ag.remat(save="dots")``. On the host values keep their bits, and gradients
-    differ at most in the order in which cotangents are added.
+    differ at most in the order in which cotangents are added. XLA for CPU lowers the barrier early and may merge both
+    computations again, as it does for ``jax.checkpoint``.
     """
     if function is None:
         return lambda inner: remat(inner, save=save)
@@ -91,9 +92,7 @@ class _RematRule:
 
         def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
             given = filled(cotangents, equation.outputs)
-            guarded = optimization_barrier(*operands, *given)
-            kept, arrived = guarded[: len(operands)], guarded[len(operands) :]
-            gradients = apply(backward, [*kept, *residuals, *arrived])
+            gradients = apply(backward, optimization_barrier(*operands, *residuals, *given))
             by_operand = dict(zip(wanted, gradients, strict=True))
             return [by_operand.get(i) for i in range(len(operands))]
 

@@ -35,7 +35,7 @@ def python(program: Program, inline: bool = True) -> str:
     """The source of a module with one function that computes `program`.
 
     A value that the user did not name and that is used once stands inside the expression that uses it; with
-    ``inline=False`` every equation has a line of its own, for stepping and blame.
+    ``inline=False`` every equation but a number has a line of its own, for stepping and blame.
     """
     functions = _Functions(inline)
     functions.add(program)
@@ -153,12 +153,11 @@ class _Function:
             self._add_line(equation, code, inside)
 
     def _is_inlined(self, equation: Equation) -> bool:
-        if not self.functions.inline or equation.primitive.multiple_results:
+        if equation.primitive.multiple_results or equation.output.declared or equation.output in self.wishes:
             return False
-        output = equation.output
-        if output.declared or output in self.wishes:
-            return False
-        return self.uses[output] == 1 or _is_view(equation)
+        if not self.functions.inline:
+            return self._number(equation.output) is not None
+        return self.uses[equation.output] == 1 or _is_view(equation)
 
     def _fitted(self, equation: Equation) -> Code:
         """The code of `equation`; operands that make it too long get a line of their own first."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
@@ -33,11 +33,13 @@ def function(program: Program) -> Callable[..., Any]:
 
 
 def load(source: str, filename: str, name: str) -> Callable[..., Any]:
-    """Execute a printed module and give its last function."""
+    """Execute a printed module and give its last function, whose text `linecache` keeps for as long as it lives."""
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": name}
     exec(compile(source, filename, "exec"), namespace)  # the text is our own rendering, or the user's edit of it
-    return [item for item in namespace.values() if callable(item) and hasattr(item, "__code__")][-1]
+    function = [item for item in namespace.values() if callable(item) and hasattr(item, "__code__")][-1]
+    finalize(function, linecache.cache.pop, filename, None)
+    return function
 
 
 def run(program: Program, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
