@@ -183,6 +183,34 @@ def test_variables_of_called_functions_and_of_closures() -> None:
     assert "deep = outer + 1" in names
 
 
+def test_what_a_function_gets_and_gives_has_the_names_of_its_caller() -> None:
+    """Not those of the parameters that hold it on the way."""
+
+    def dense(x: Any, w: Any) -> Any:
+        return x @ w
+
+    def rectified(x: Any) -> Any:
+        return ops.relu(x)
+
+    def function(batch: Any, w0: Any, w1: Any) -> Any:
+        hidden = rectified(dense(batch, w0))
+        return dense(hidden, w1)
+
+    lines = printed(ag.capture(function, M, ag.spec((4, 4)), ag.spec((4, 2)))).split("\n    ")
+    assert lines == ["hidden = np.maximum(batch @ w0, 0)", "out = hidden @ w1", "return out"]
+
+
+def test_a_parameter_that_is_assigned_again_is_a_variable() -> None:
+    def function(x: Any) -> Any:
+        def inner(x: Any) -> Any:
+            x = ops.exp(x)
+            return x * x
+
+        return inner(x * 2)
+
+    assert printed(ag.capture(function, V)).split("\n    ") == ["x_1 = np.exp(x * 2)", "out = x_1 * x_1", "return out"]
+
+
 def test_what_has_no_variable_has_no_name() -> None:
     def function(xs: Any) -> Any:
         parts = [ops.exp(x) for x in xs]

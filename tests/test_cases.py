@@ -52,7 +52,6 @@ PENDING = {
     "progress-not-tty": "trainer: progress display",
     "save-async-failure": "trainer: saving in the background",
     "save-async-donated": "trainer: saving in the background",
-    "nan-blame": "debugging: the finder of the first NaN",
     "dataset-too-large": "data",
     "dataset-corrupt": "data",
 }

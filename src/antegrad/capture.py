@@ -17,7 +17,7 @@ from antegrad.ir.builder import Builder
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program, Value
 from antegrad.ir.types import TensorType, type_of
-from antegrad.ops.dispatch import current_builder, lift, name_values, tracing
+from antegrad.ops.dispatch import current_builder, lift, mark_entry, name_values, tracing
 from antegrad.ops.tensor import Tensor
 
 
@@ -51,6 +51,7 @@ def capture(function: Callable[..., Any], *examples: Any, name: str | None = Non
     return trace(function, *examples, name=name).program
 
 
+@mark_entry
 def trace(function: Callable[..., Any], *examples: Any, name: str | None = None) -> Traced:
     """Like `capture`, and inside another capture too: says what the function took from the enclosing one."""
     builder = Builder(parent=current_builder())

@@ -65,7 +65,7 @@ def test_hvp_is_hessian_times_vector(rng):
 
 
 def test_linearize_is_linear(point):
-    parameters, x = point
+    _parameters, x = point
     value, push = ag.linearize(lambda x: ops.sin(x) * x, x)
     np.testing.assert_allclose(value, np.sin(x) * x, rtol=1e-6)
     np.testing.assert_allclose(push(2 * x), 2 * push(x), rtol=1e-5, atol=1e-6)

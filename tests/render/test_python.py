@@ -90,12 +90,12 @@ def disc_gradient(x, y, b0, w0, b2, w2, b4, w4):
     d_residual = residual * (1 / 256)              # f32[512,1]  programs.py:N
     d_b4 = d_residual.sum(axis=0)                  # f32[1]  4  programs.py:N
     d_w4 = h1.T @ d_residual                       # f32[16,1]  4  programs.py:N
-    d_h1 = np.where(h1 > 0, d_residual @ w4.T, 0)  # f32[512,16]  2-3-4  programs.py:N
-    d_b2 = d_h1.sum(axis=0)                        # f32[16]  2-3  programs.py:N
-    d_w2 = h0.T @ d_h1                             # f32[16,16]  2-3  programs.py:N
-    d_h0 = np.where(h0 > 0, d_h1 @ w2.T, 0)        # f32[512,16]  0-1-2-3  programs.py:N
-    d_b0 = d_h0.sum(axis=0)                        # f32[16]  0-1  programs.py:N
-    d_w0 = x.T @ d_h0                              # f32[2,16]  0-1  programs.py:N
+    d_h1 = np.where(h1 > 0, d_residual @ w4.T, 0)  # f32[512,16]  3-4  programs.py:N
+    d_b2 = d_h1.sum(axis=0)                        # f32[16]  2  programs.py:N
+    d_w2 = h0.T @ d_h1                             # f32[16,16]  2  programs.py:N
+    d_h0 = np.where(h0 > 0, d_h1 @ w2.T, 0)        # f32[512,16]  1-3  programs.py:N
+    d_b0 = d_h0.sum(axis=0)                        # f32[16]  0  programs.py:N
+    d_w0 = x.T @ d_h0                              # f32[2,16]  0  programs.py:N
     return loss, d_w0, d_b0, d_w2, d_b2, d_w4, d_b4
 '''
 

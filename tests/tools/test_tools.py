@@ -96,7 +96,8 @@ def test_case_nan_blame():
     assert found.source.part == "backward"
     assert found.source.line == line_of("# the culprit")
     assert found.entry == (0,)
-    assert THIS in str(found) and "backward" in str(found)
+    assert THIS in str(found)
+    assert "backward" in str(found)
 
 
 def test_blame_has_no_false_alarm_for_what_a_select_discards():
@@ -115,7 +116,8 @@ def test_blame_finds_the_first_of_several():
 
 
 def test_blame_names_a_bad_input():
-    found = ag.blame(ag.capture(lambda x, y: ops.sum(x * y), ag.spec((2,)), ag.spec((2,))), X[0, :2], np.float32([1, np.nan]))
+    program = ag.capture(lambda x, y: ops.sum(x * y), ag.spec((2,)), ag.spec((2,)))
+    found = ag.blame(program, X[0, :2], np.float32([1, np.nan]))
     assert found is not None
     assert "input y" in str(found)
     assert (found.kind, found.entry) == ("NaN", (1,))

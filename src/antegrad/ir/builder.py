@@ -33,7 +33,7 @@ class Builder:
         self._taken: set[str] = set()
         self.equations: list[Equation] = []
         self.captures: dict[int, tuple[Value, Any]] = {}
-        self.frames: dict[int, Any] = {}
+        self.frames: dict[int, tuple[Any, set[Value]]] = {}
 
     def input(self, type: TensorType, name: str) -> Value:
         """A new input, called `name`, or ``name_1`` and so on where that is taken."""

@@ -8,8 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from antegrad.ir.types import as_dtype, type_of
 from antegrad.ops.constant import constant
 from antegrad.ops.tensor import Tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
 Evaluator = Callable[[Primitive, Sequence[np.ndarray], dict[str, Any]], tuple[np.ndarray, ...]]
 
 
@@ -36,6 +37,13 @@ _evaluator: list[Evaluator] = []
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INTERNAL = (f"{_PACKAGE}{os.sep}", f"{tree.LIBRARY}{os.sep}", contextlib.__file__, "<frozen")
 """How the file names begin of antegrad itself and of the libraries through which it calls back."""
+_entries: set[CodeType] = set()
+
+
+def mark_entry(function: F) -> F:
+    """Decorates the function that calls what is traced: the stack above it is not part of the trace."""
+    _entries.add(function.__code__)
+    return function
 
 
 def set_evaluator(evaluate: Evaluator) -> None:
@@ -185,24 +193,43 @@ def _source_at(frame: FrameType | None) -> Source:
 
 
 def _locate(builder: Builder) -> Source:
-    frame = _user_frame()
-    if frame is not None:
-        note_names(builder, frame)
-        builder.frames[id(frame)] = frame
-    return _source_at(frame)
+    """The user's line, after the variables of every function of the user on the way to it have named what they hold.
+
+    Where the library traces a function of its own, it is the line from which that was asked for.
+    """
+    frames = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _entries:
+        if not frame.f_code.co_filename.startswith(_INTERNAL):
+            frames.append(frame)
+        frame = frame.f_back
+    for outer in reversed(frames):
+        if id(outer) not in builder.frames:
+            builder.frames[id(outer)] = outer, _passed(outer)
+        _note_names(builder, *builder.frames[id(outer)])
+    return _source_at(frames[0] if frames else _user_frame())
 
 
-def note_names(builder: Builder, frame: FrameType) -> None:
-    """Give traced tensors the names of the user's variables that hold them."""
+def _passed(frame: FrameType) -> set[Value]:
+    """What the parameters of a function hold when it starts; the caller's variables are better names for that."""
+    code = frame.f_code
+    held = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return {tensor.value for tensor in held if type(tensor) is Tensor}
+
+
+def _note_names(builder: Builder, frame: FrameType, passed: set[Value]) -> None:
+    """Give traced tensors the names of the variables that hold them."""
     for name, local in frame.f_locals.items():
-        if type(local) is Tensor and not local.value.declared and local.builder is builder and name[0] != "_":
+        if type(local) is not Tensor or local.value.declared or local.builder is not builder:
+            continue
+        if name[0] != "_" and local.value not in passed:
             local.value.name, local.value.declared = name, True
 
 
 def name_values(builder: Builder) -> None:
     """Give the tensors of a trace the names that variables have at its end."""
-    for frame in builder.frames.values():
-        note_names(builder, frame)
+    for frame, passed in builder.frames.values():
+        _note_names(builder, frame, passed)
 
 
 def _user_frame() -> FrameType | None:

@@ -1,8 +1,8 @@
 """The rewriting rules of `simplify`, by primitive. A rule gives the value that replaces an equation, or None.
 
 All of them keep every bit of the result on the host device, except the ones whose docstring states a bound. (A NaN
-stays NaN; its sign is nobody's.) One thing is left to NumPy: a sum or a dot adds in the order of memory, so where a rule
-saves a copy of what is summed later, the additions may come in another order, with the error bound of any order.
+stays NaN; its sign is nobody's.) One thing is left to NumPy: a sum or a dot adds in the order of memory, so where a
+rule saves a copy of what is summed later, the additions may come in another order, with the error bound of any order.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ from antegrad.errors import ProgramError
 from antegrad.ir.builder import frozen
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
-from antegrad.ir.types import TensorType, spec
+from antegrad.ir.types import BOOL, TensorType, spec
 from antegrad.ops.constant import constant
+from antegrad.ops.dispatch import as_tensor
 from antegrad.render.python import helper_name, printed_helper
 
 
@@ -134,6 +135,8 @@ def _while_loop(condition: Any, body: Any, condition_constants: Any, body_consta
 
 
 def _cond(index: Any, branches: Any, operands: Any) -> tuple[Any, ...]:
+    if as_tensor(index).dtype == BOOL:
+        return flow.cond(index, branches[1], branches[0], *operands)
     return flow.switch(index, branches, *operands)
 
 
