@@ -249,7 +249,7 @@ def test_names_in_the_printed_loop() -> None:
 
     def function(xs: Any) -> Any:
         final, path = ag.scan(decay, 0.0, xs)
-        return path
+        return final, path
 
     text = ag.capture(function, V).python()
     assert "def decay(speed, force):" in text
@@ -263,12 +263,12 @@ def test_names_in_the_printed_loop() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda x: ag.scan(lambda c, v: (c.astype("f64"), v), 0.0, x), ag.ShapeError, r"goes in as f32\[\] and comes out as f64"),
+        (lambda x: ag.scan(lambda c, v: (c.astype("f64"), v), 0.0, x), ag.ShapeError, r"and comes out as f64"),
         (lambda x: ag.scan(lambda c, v: (ops.stack([c, c]), v), 0.0, x), ag.ShapeError, r"comes out as f32\[2\]"),
         (lambda x: ag.scan(lambda c, v: ((c, c), v), 0.0, x), ag.ShapeError, "the carry goes in as"),
         (lambda x: ag.scan(lambda c, v: c, 0.0, x), ag.TraceError, r"must return \(carry, y\), found Tensor"),
         (lambda x: ag.scan(lambda c, v: (c, v, v), 0.0, x), ag.TraceError, r"must return \(carry, y\), found tuple"),
-        (lambda x: ag.scan(lambda c, v: (c, v), 0.0, (x, x[:2])), ag.ShapeError, "one number of slices.*f32.4., f32.2."),
+        (lambda x: ag.scan(lambda c, v: (c, v), 0.0, (x, x[:2])), ag.ShapeError, "slices.*f32.4., f32.2."),
         (lambda x: ag.scan(lambda c, v: (c, v), 0.0, x, length=3), ag.ShapeError, "one number of slices.*length=3"),
         (lambda x: ag.scan(lambda c, v: (c, v), 0.0, x.sum()), ag.ShapeError, "one number of slices"),
         (lambda x: ag.scan(lambda c, v: (c, v), 0.0), ag.ShapeError, "one number of slices.*length=None"),
@@ -279,8 +279,8 @@ def test_names_in_the_printed_loop() -> None:
         (lambda x: ag.cond(True, lambda: x, lambda: (x,)), ag.ShapeError, "different structures"),
         (lambda x: flow.switch(x.sum(), [lambda: x]), ag.DTypeError, r"index must be an integer scalar, found f32\[\]"),
         (lambda x: flow.switch(0, []), ag.ShapeError, "no branch"),
-        (lambda x: ag.while_loop(lambda c: c, lambda c: c, x), ag.ShapeError, r"condition: expected \(bool\[\]\), found \(f32\[4\]\)"),
-        (lambda x: ag.while_loop(lambda c: (True, True), lambda c: c, x), ag.ShapeError, r"condition: expected \(bool\[\]\), found \(bool\[\], bool"),
+        (lambda x: ag.while_loop(lambda c: c, lambda c: c, x), ag.ShapeError, r"\(bool\[\]\), found \(f32"),
+        (lambda x: ag.while_loop(lambda c: (True, True), lambda c: c, x), ag.ShapeError, r"found \(bool\[\], bool"),
         (lambda x: ag.while_loop(lambda c: True, lambda c: c[:2], x), ag.ShapeError, r"comes out as f32\[2\]"),
         (lambda x: ag.while_loop(lambda c: True, lambda c: (c, c), x), ag.ShapeError, "the carry goes in as"),
         (lambda x: ag.fori_loop(0, 3, lambda i, c: c[:2], x), ag.ShapeError, r"comes out as f32\[2\]"),
@@ -310,7 +310,7 @@ def test_a_tracer_of_a_loop_that_got_away() -> None:
 
 
 def test_an_operation_that_python_chooses_in_a_body() -> None:
-    """`bool()` of a traced value is refused in a body too, and at once on arrays as well, because bodies are captured."""
+    """`bool()` is refused in a body, also when the loop runs at once on arrays, because bodies are captured."""
 
     def step(c: Any, x: Any) -> Any:
         return (c + x if x > 0 else c), x

@@ -80,7 +80,7 @@ def batch_program(program: Program, batched: Sequence[bool], size: int, every_ou
     with tracing(builder):
         for equation in program.equations:
             builder.source = equation.source
-            operands, flags = zip(*(env[value] for value in equation.inputs), strict=True) if equation.inputs else ((), ())
+            operands, flags = [env[value][0] for value in equation.inputs], [env[value][1] for value in equation.inputs]
             for value, result, flag in zip(equation.outputs, *_batched(equation, operands, flags, size), strict=True):
                 if value.name and isinstance(result, Tensor) and not result.value.declared:
                     result.value.name, result.value.declared = value.name, value.declared

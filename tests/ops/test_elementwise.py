@@ -13,8 +13,8 @@ from tests.support import EXACT
 
 
 def unary(name: str, low: float, high: float, **options: Any) -> list[Case]:
-    """One function within [low, high]: every float type, and f32 in the shapes that break code."""
-    shapes = ["F[3,5]", "f32[]", "f32[0]", "f32[7]"]
+    """One function within [low, high]: every float type, and f32 as a scalar and empty."""
+    shapes = ["F[3,5]", "f32[]", "f32[0]"]
     return [case for shape in shapes for case in cases(name, f"{shape}:{low}:{high}", **options)]
 
 

@@ -67,7 +67,11 @@ def recurrent(w: Any, xs: Any, h: Any) -> Any:
 def branches(x: Any, n: Any) -> Any:
     limit = ag.while_loop(lambda v: v < 100, lambda v: v * 2 + 1, n)
     chosen = flow.switch(n % 3, [lambda x: ops.sin(x), lambda x: x * 2, lambda x: ops.exp(x)], x)
-    return ag.cond(x.sum() > 0, lambda t: t * 2, lambda t: t + x, chosen), limit, ag.scan(lambda c, _: (c + 1, None), n, length=3)[0]
+    return (
+        ag.cond(x.sum() > 0, lambda t: t * 2, lambda t: t + x, chosen),
+        limit,
+        ag.scan(lambda c, _: (c + 1, None), n, length=3)[0],
+    )
 
 
 def moved(x: Any, i: Any) -> Any:
@@ -76,12 +80,29 @@ def moved(x: Any, i: Any) -> Any:
     changed = padded.at[np.array([0, 2, 0])].add(1.0).at[1].set(2.0)
     block = ops.dynamic_slice(x, (i[0], i[1]), (2, 2))
     order = ops.argsort(x, axis=1)
-    return taken, changed, ops.dynamic_update_slice(x, block * 2, (i[1], 0)), ops.sort(x, axis=0) * 2, ops.flip(x, 0), order, x[::-1, 1:]
+    return (
+        taken,
+        changed,
+        ops.dynamic_update_slice(x, block * 2, (i[1], 0)),
+        ops.sort(x, axis=0) * 2,
+        ops.flip(x, 0),
+        order,
+        x[::-1, 1:],
+    )
 
 
 def integers(a: Any, b: Any, flags: Any) -> Any:
     parts = (a + b * 3, a // b, a % b, a << 2, (a ^ b) & ~a | b >> 1, ops.where(flags, a, -b), a > b)
-    return *parts, a.sum(), a.prod(axis=0), ops.arange(5) * a, ops.one_hot(b, 4), a.astype("f32") / 3, a.astype("u8"), flags.any()
+    return (
+        *parts,
+        a.sum(),
+        a.prod(axis=0),
+        ops.arange(5) * a,
+        ops.one_hot(b, 4),
+        a.astype("f32") / 3,
+        a.astype("u8"),
+        flags.any(),
+    )
 
 
 def contractions(x: Any, y: Any) -> Any:
@@ -93,13 +114,36 @@ def numbers(x: Any) -> Any:
     zeros = ops.zeros((3, 4))
     table = np.arange(12, dtype=np.float32).reshape(3, 4)
     halves = ops.full((3, 4), 0.5)
-    parts = x**2.0, x**0.5, x**-1.0, abs(x) ** 1.5, 2.0**x, x**3, zeros + x * table, halves, ops.concatenate([halves, x])
-    return *parts, ops.iota((3, 4), np.dtype(np.float32), 1) * x, ops.eye(3, 4) - x, x.astype("f64").mean(), ops.stop_gradient(x - 1) * x
+    parts = (
+        x**2.0,
+        x**0.5,
+        x**-1.0,
+        abs(x) ** 1.5,
+        2.0**x,
+        x**3,
+        zeros + x * table,
+        halves,
+        ops.concatenate([halves, x]),
+    )
+    return (
+        *parts,
+        ops.iota((3, 4), np.dtype(np.float32), 1) * x,
+        ops.eye(3, 4) - x,
+        x.astype("f64").mean(),
+        ops.stop_gradient(x - 1) * x,
+    )
 
 
 def functions(x: Any) -> Any:
     y = ops.sigmoid(x) + ops.erf(x) * ops.rsqrt(x * x + 1)
-    return ops.logsumexp(y, axis=1), ops.norm(y, axis=0), ops.gelu(x), ops.prod(x, axis=1), ops.argmax(x, axis=1), ops.mul_no_nan(x, 1 / x)
+    return (
+        ops.logsumexp(y, axis=1),
+        ops.norm(y, axis=0),
+        ops.gelu(x),
+        ops.prod(x, axis=1),
+        ops.argmax(x, axis=1),
+        ops.mul_no_nan(x, 1 / x),
+    )
 
 
 def mlp(model: Any, x: Any) -> Any:

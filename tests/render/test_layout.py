@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from antegrad.render.layout import LINE, broken, listed
 
 NAMES = st.lists(st.sampled_from(["x", "residual_12", "hidden_layer_3", "d_w0"]), min_size=1, max_size=40)
-ARGUMENTS = st.lists(st.sampled_from(["x", "(a, b)", "np.float32(0)", "d_hidden_layer * 2", "'ab,bc->ac'"]), max_size=40)
+ARGUMENTS = st.lists(
+    st.sampled_from(["x", "(a, b)", "np.float32(0)", "d_hidden_layer * 2", "'ab,bc->ac'"]), max_size=40
+)
 
 
 @given(NAMES, ARGUMENTS)

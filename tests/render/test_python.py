@@ -1,4 +1,4 @@
-"""The printed NumPy module: what it looks like, that it runs alone with the host's bits, and that one can step through."""
+"""The printed NumPy module: how it looks, that it runs alone with the host's bits, and that one can step through it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,13 @@ def test_one_line_for_each_equation() -> None:
         return ops.tanh(x @ w + 1) * 2
 
     lines = body(ag.capture(function, M, ag.spec((4, 2))).python(inline=False)).splitlines()
-    assert [line.strip() for line in lines] == ["t0 = x @ w", "t1 = t0 + 1", "t2 = np.tanh(t1)", "out = t2 * 2", "return out"]
+    assert [line.strip() for line in lines] == [
+        "t0 = x @ w",
+        "t1 = t0 + 1",
+        "t2 = np.tanh(t1)",
+        "out = t2 * 2",
+        "return out",
+    ]
 
 
 @each
@@ -239,15 +245,19 @@ def test_equal_names_of_sub_programs() -> None:
 # Names that collide.
 
 
-def collide(np: Any, x: Any, X: Any, x_helper: Any, sum: Any, lambda_: Any, pad: Any, pad_helper: Any, bfloat16: Any) -> Any:  # noqa: N803
+def collide(
+    np: Any, x: Any, big: Any, x_helper: Any, sum: Any, lambda_: Any, pad: Any, pad_helper: Any, bfloat16: Any
+) -> Any:
     zip = np + x * 2
-    len = ops.pad(X, 1)
+    len = ops.pad(big, 1)
     max = ops.mul_no_nan(x_helper, sum) - lambda_
     min = pad - pad_helper
     return zip, len, max, min, bfloat16
 
 
-@pytest.mark.parametrize("name", ["zip", "len", "max", "np", "scan", "scan_helper", "print", "class", "bfloat16", "range"])
+@pytest.mark.parametrize(
+    "name", ["zip", "len", "max", "np", "scan", "scan_helper", "print", "class", "bfloat16", "range"]
+)
 def test_names_that_python_numpy_or_the_module_have_taken(name: str) -> None:
     """For inputs, values and the function itself, which helpers must not come to call."""
     values = [np.full(3, i, np.float32) for i in range(9)]
@@ -343,7 +353,9 @@ def test_modules_with_bfloat16_need_ml_dtypes_as_well(tmp_path: Path) -> None:
 
 @each
 def test_imports(name: str) -> None:
-    imported = [node for node in ast.walk(ast.parse(program(name).python())) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    imported = [
+        node for node in ast.walk(ast.parse(program(name).python())) if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
     expected = ["import numpy as np", *(["from ml_dtypes import bfloat16"] if "bf16" in name else [])]
     assert [ast.unparse(node) for node in imported] == expected
 

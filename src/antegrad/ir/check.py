@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from antegrad.errors import DTypeError, ProgramError, ShapeError
 
@@ -36,6 +37,16 @@ def _check_equation(program: Program, number: int, equation: Equation, defined: 
         if value in defined:
             raise ProgramError(f"{_where(program, number, equation)} defines {value!r} a second time")
         defined.add(value)
+    if equation not in _well_typed:
+        _check_types(program, number, equation)
+        _well_typed.add(equation)
+
+
+_well_typed: WeakSet[Equation] = WeakSet()
+"""Equations whose types have been checked. An equation never changes, so a pass that keeps it need not pay again."""
+
+
+def _check_types(program: Program, number: int, equation: Equation) -> None:
     try:
         expected = equation.primitive.result_types(equation.input_types, equation.params)
     except (ShapeError, DTypeError) as error:

@@ -55,7 +55,7 @@ class Value:
         return f"{self.name or '_'}: {self.type}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Equation:
     """`outputs = primitive(*inputs, **params)`. Sub-programs of control flow stand among the params."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,10 @@ class DotGeneral(Primitive):
     def result(self, x: TensorType, y: TensorType, *, contract: Pair, batch: Pair, precision: str) -> TensorType:
         if x.dtype != y.dtype or x.dtype == BOOL:
             raise DTypeError(f"dot: operands of one number type are needed, found {x} and {y}")
-        for kind, (left, right) in (("contracted", contract), ("batch", batch)):
-            if [x.shape[axis] for axis in left] != [y.shape[axis] for axis in right]:
-                raise ShapeError(_misfit(x, y, kind, left, right))
-        shape = [x.shape[axis] for axis in batch[0]]
-        shape += [x.shape[axis] for axis in free(x, contract[0], batch[0])]
-        return x.with_shape((*shape, *(y.shape[axis] for axis in free(y, contract[1], batch[1]))))
+        shape = _dot_shape(x.shape, y.shape, contract, batch)
+        if shape is None:
+            raise ShapeError(_misfit(x, y, contract, batch))
+        return x.with_shape(shape)
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         dtype = equation.output.type.dtype
@@ -123,8 +122,25 @@ def free(x: Any, contract: Sequence[int], batch: Sequence[int]) -> Dims:
     return tuple(axis for axis in range(len(x.shape)) if axis not in contract and axis not in batch)
 
 
-def _misfit(x: TensorType, y: TensorType, kind: str, left: Sequence[int], right: Sequence[int]) -> str:
-    found = [x.shape[axis] for axis in left], [y.shape[axis] for axis in right]
+@lru_cache(maxsize=4096)
+def _dot_shape(x: Dims, y: Dims, contract: Pair, batch: Pair) -> Dims | None:
+    """The shape of the result; None when the paired axes differ in size. Remembered, because layers repeat."""
+    for left, right in (contract, batch):
+        if [x[axis] for axis in left] != [y[axis] for axis in right]:
+            return None
+    used = {*contract[0], *batch[0]}, {*contract[1], *batch[1]}
+    own = [size for axis, size in enumerate(x) if axis not in used[0]]
+    return (*(x[axis] for axis in batch[0]), *own, *(size for axis, size in enumerate(y) if axis not in used[1]))
+
+
+def _misfit(x: TensorType, y: TensorType, contract: Pair, batch: Pair) -> str:
+    """What does not fit: the first pair of axes that differ."""
+    def sizes_of(pair: Pair) -> tuple[list[int], list[int]]:
+        return [x.shape[axis] for axis in pair[0]], [y.shape[axis] for axis in pair[1]]
+
+    kind = "contracted" if sizes_of(contract)[0] != sizes_of(contract)[1] else "batch"
+    left, right = contract if kind == "contracted" else batch
+    found = sizes_of((left, right))
     sizes = " and ".join(str(side[0]) if len(side) == 1 else str(side) for side in found)
     return (
         f"matmul of {x} and {y}: the {kind} axes must agree, found sizes {sizes} "

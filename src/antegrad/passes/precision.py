@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+from antegrad.errors import NameMissing
 from antegrad.ir.program import Equation, Program
 from antegrad.ops.linalg import dot_general
 
@@ -13,8 +14,10 @@ def with_precision(program: Program, precision: Literal["default", "highest"]) -
     """`program` with f32 products at `precision` on accelerators; sub-programs included.
 
     ``"default"`` lets NVIDIA GPUs round the operands to TF32 (10 bits of mantissa) and TPUs to bf16; ``"highest"``
-    keeps all of f32. CPUs and the host are exact either way.
+    keeps all of f32. CPUs and the host are exact either way. Raises `NameMissing` for any other name.
     """
+    if precision not in ("default", "highest"):
+        raise NameMissing(f"with_precision: no precision {precision!r}; expected default or highest")
     return replace(program, equations=tuple(_changed(equation, precision) for equation in program.equations))
 
 

@@ -186,20 +186,26 @@ def transpose_once(p: _Rewriter, x: Value, *, permutation: tuple[int, ...]) -> V
 
 @rule("broadcast_in_dim")
 def broadcast_once(p: _Rewriter, x: Value, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Value | None:
-    """A broadcast of a broadcast, or of a reshape that only adds axes of size 1, is one broadcast."""
+    """A broadcast of a broadcast, or of a reshape that only adds or removes axes of size 1, is one broadcast."""
     if shape == x.type.shape and dims == tuple(range(len(shape))):
         return x
     inner = p.producer(x, broadcast_in_dim)
     if inner is not None:
         composed = tuple(dims[axis] for axis in inner.params["dims"])
         return p.emit(broadcast_in_dim, inner.inputs[0], shape=shape, dims=composed)
-    added = p.producer(x, reshape_p)
-    if added is None:
+    reshaped = p.producer(x, reshape_p)
+    if reshaped is None:
         return None
-    source, kept = added.inputs[0], [axis for axis, size in enumerate(x.type.shape) if size != 1]
-    if source.type.shape != tuple(x.type.shape[axis] for axis in kept):
+    (source,) = reshaped.inputs
+    if [n for n in source.type.shape if n != 1] != [n for n in x.type.shape if n != 1]:
         return None
-    return p.emit(broadcast_in_dim, source, shape=shape, dims=tuple(dims[axis] for axis in kept))
+    wide = iter([dim for dim, size in zip(dims, x.type.shape, strict=True) if size != 1])
+    places: list[int] = []
+    for size in source.type.shape:
+        places.append(next(wide) if size != 1 else places[-1] + 1 if places else 0)
+    if places != sorted(set(places)) or any(place >= len(shape) for place in places):
+        return None
+    return p.emit(broadcast_in_dim, source, shape=shape, dims=tuple(places))
 
 
 @rule("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or")

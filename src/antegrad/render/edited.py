@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -115,23 +117,31 @@ def _traced_helpers(functions: list[ast.FunctionDef]) -> dict[str, Callable[...,
     return traced
 
 
+def _named(function: Callable[..., Any], skipped: int, values: Any) -> OrderedDict[str, Any]:
+    """`values` under the names of the parameters of `function` after the first `skipped`."""
+    return OrderedDict(zip(list(inspect.signature(function).parameters)[skipped:], values, strict=False))
+
+
 def _scan(body: Any, constants: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, ...]:
-    count = len(carry)
-
     def step(state: Any, slices: Any) -> Any:
-        results = body(*constants, *state, *slices)
-        return tuple(results[:count]), tuple(results[count:])
+        results = body(*constants, *state.values(), *slices.values())
+        return OrderedDict(zip(state, results, strict=False)), tuple(results[len(state) :])
 
-    final, stacked = flow.scan(step, tuple(carry), tuple(xs), length=length, reverse=reverse)
-    return (*final, *stacked)
+    step.__name__ = body.__name__
+    state, slices = _named(body, len(constants), carry), _named(body, len(constants) + len(carry), xs)
+    final, stacked = flow.scan(step, state, slices, length=length, reverse=reverse)
+    return (*final.values(), *stacked)
 
 
 def _while_loop(condition: Any, body: Any, condition_constants: Any, body_constants: Any, carry: Any) -> tuple:
-    return flow.while_loop(
-        lambda state: condition(*condition_constants, *state)[0],
-        lambda state: tuple(body(*body_constants, *state)),
-        tuple(carry),
-    )
+    def goes_on(state: Any) -> Any:
+        return condition(*condition_constants, *state.values())[0]
+
+    def step(state: Any) -> Any:
+        return OrderedDict(zip(state, body(*body_constants, *state.values()), strict=True))
+
+    goes_on.__name__, step.__name__ = condition.__name__, body.__name__
+    return tuple(flow.while_loop(goes_on, step, _named(body, len(body_constants), carry)).values())
 
 
 def _cond(index: Any, branches: Any, operands: Any) -> tuple[Any, ...]:
