@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import antegrad.runtime.compile  # noqa: F401  (gives programs their `run`)
 from antegrad import tree
 from antegrad.ir.program import Program
 from antegrad.ir.types import DTYPES, SHORT_NAMES, is_float

@@ -35,7 +35,8 @@ def test_check_gradient_names_input_entry_and_values():
         return x * x
 
     wrong.defvjp(lambda x: (x * x, x), lambda x, d: (d * x,))
-    with pytest.raises(GradientMismatch, match=r"reverse, order 1: input w at \[0\].*derivative is .*finite differences"):
+    message = r"reverse, order 1: input w at \[0\].*derivative is .*finite differences"
+    with pytest.raises(GradientMismatch, match=message):
         ag.check_gradient(lambda w: wrong(w), np.array([1.0, 2.0]))
 
 
