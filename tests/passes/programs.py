@@ -30,7 +30,10 @@ BINARY = [*SMOOTH_BINARY, "maximum", "minimum", "divide", "mul_no_nan", "arctan2
 
 
 class Grower:
-    """Grows a program by one drawn operation at a time; `pool` holds the tensors to choose operands from."""
+    """Grows a program by one drawn operation at a time; `pool` holds the tensors to choose operands from.
+
+    Variables that hold new tensors begin with an underscore, so that the tensors stay unnamed and may be inlined.
+    """
 
     def __init__(self, draw: Draw, pool: Sequence[Any], smooth: bool) -> None:
         self.draw, self.pool, self.smooth = draw, list(pool), smooth
@@ -46,9 +49,9 @@ class Grower:
         """Add one operation. What would be too large, or make no sense for the operand, is left out."""
         steps = [self.unary, self.binary, self.number, self.reduce, self.dot, self.move, self.reshape, self.index]
         steps += [self.join, self.repeat] if self.smooth else [self.join, self.repeat, self.convert, self.select]
-        made = self.pick([*steps, self.move, self.number, self.reduce])(self.operand())
-        if made is not None and made.size <= 4096 and made.ndim <= 5:
-            self.pool.append(made)
+        _made = self.pick([*steps, self.move, self.number, self.reduce])(self.operand())
+        if _made is not None and _made.size <= 4096 and _made.ndim <= 5:
+            self.pool.append(_made)
 
     def unary(self, x: Any) -> Any:
         if not is_float(x.dtype):
@@ -83,9 +86,9 @@ class Grower:
         if x.ndim == 0 or x.dtype.kind == "b":
             return None
         name = self.pick(["sum", "mean"] if self.smooth else ["sum", "max", "min", "prod"])
-        x = self.summand(x, 1 if name == "prod" else 8)
+        _x = self.summand(x, 1 if name == "prod" else 8)
         axes = tuple(self.draw(st.sets(st.integers(0, x.ndim - 1), min_size=1)))
-        return getattr(ops, name)(x, axis=axes, keepdims=self.draw(st.booleans()))
+        return getattr(ops, name)(_x, axis=axes, keepdims=self.draw(st.booleans()))
 
     def dot(self, x: Any) -> Any:
         """A product with any operand, transposed so that it fits, or with itself."""
@@ -99,12 +102,12 @@ class Grower:
             if y.dtype == x.dtype and y.shape[j] == x.shape[i]
         ]
         y, i, j = self.pick(fitting)
-        x, y = self.summand(x), self.summand(y)
+        _x, _y = self.summand(x), self.summand(y)
         if x.ndim == y.ndim and x.ndim > 2 and x.shape[:-2] == y.shape[:-2] and x.shape[-1] == y.shape[-1]:
-            return x @ y.mT
+            return _x @ _y.mT
         if y.ndim == 2 and i == x.ndim - 1:
-            return x @ (y if j == 0 else y.T)
-        return ops.tensordot(x, y, axes=((i,), (j,)))
+            return _x @ (_y if j == 0 else _y.T)
+        return ops.tensordot(_x, _y, axes=((i,), (j,)))
 
     def move(self, x: Any) -> Any:
         if x.ndim == 0:

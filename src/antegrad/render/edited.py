@@ -45,7 +45,8 @@ def from_python(source: str | Path) -> Program:
     exec(compile(text, filename, "exec"), namespace)  # the user's own file, as an import would run it
     namespace["np"] = _TracedNumPy()
     namespace.update(_traced_helpers(functions))
-    program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
+    with np.errstate(all="ignore"):  # as on the host device; NumPy itself computes what reads constants only
+        program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
     output_names = _output_names(main)
     return replace(
         program,
