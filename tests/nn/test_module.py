@@ -75,6 +75,15 @@ def test_modules_are_frozen():
         dense(2, 3).w = 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_set_refuses_what_is_no_field():
+    class Careless(nn.Module):
+        def __init__(self):
+            self._set(d=1)
+
+    with pytest.raises(ag.NameMissing, match=r"Careless has no field 'd'"):
+        Careless()
+
+
 def test_no_bias_means_no_parameter():
     layer = dense(2, 3, bias=False)
     assert list(layer.named_parameters()) == ["w"]

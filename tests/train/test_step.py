@@ -131,6 +131,41 @@ def test_training_compiles_once():
     assert run.executables == 1
 
 
+def test_a_field_that_is_no_array_is_named():
+    class Scaled(nn.Module):
+        dense: nn.Dense
+        gain: float = 0.5
+
+        def __call__(self, x):
+            return self.dense(x) * self.gain
+
+    model = Scaled(nn.Dense(3, 2, key=random.key(0)))
+    with pytest.raises(ag.TraceError, match=r"gain of Scaled is 0\.5.*nn\.static"):
+        ag.train_step(model, losses.mean_squared_error, optim.adam(0.1), X, Y)
+
+
+def test_f64_data_is_no_silent_f64_training():
+    with pytest.raises(ag.DTypeError, match=r"batch's x is f64.*float32"):
+        ag.train_step(build(), losses.mean_squared_error, optim.adam(0.1), X.astype(np.float64), Y)
+
+
+def test_an_edited_gradient_trains():
+    step = make()
+    edited = ag.from_python(step.gradient.python().replace("d_b2 = ", "d_b2 = 2 * ", 1))
+    state = step.init()
+    parameters, optimizer = state.arrays[:4], state.arrays[4:]
+
+    def one(parameters, optimizer, x, y):
+        _, *gradients = edited(*parameters, x, y)
+        return step.update(*parameters, *gradients, *optimizer)
+
+    found = ag.capture(one, parameters, optimizer, X, Y).run(parameters, optimizer, X, Y, device="host")
+    _, *plain = step.gradient.run(*parameters, X, Y, device="host")
+    plain[3] = 2 * plain[3]
+    expected = step.update.run(*parameters, *plain, *optimizer, device="host")
+    assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
 def test_wrong_use():
     with pytest.raises(ag.TraceError, match=r"\(x, y\)"):
         ag.train_step(build(), losses.mean_squared_error, optim.adam(0.1))

@@ -165,13 +165,14 @@ class Transform:
                     f"the derivative of {equation.primitive.name} gives the cotangent {cotangent} for {value.type}"
                 )
             cotangents[value] = cotangents[value] + cotangent if value in cotangents else cotangent
-            self.labels[value] = self.labels[value] or self.labels[equation.outputs[0]]
+            if equation.primitive.broadcasts and len(equation.inputs) == 1:
+                self.labels[value] = self.labels[value] or self.labels[equation.outputs[0]]
 
     def _label(self, cotangent: Any, label: str, own: bool) -> None:
         """Call the cotangent of `h` ``d_h``, unless the tensor has a name already.
 
-        A value without a name of its `own` has the label of what is computed from it. If its cotangent is that of a
-        named value as well, the proper name replaces the inherited one.
+        A value without a name of its `own`, such as what goes into an activation, has the label of what comes out. If
+        its cotangent is that of a named value as well, the proper name replaces the inherited one.
         """
         if not label or not isinstance(cotangent, Tensor):
             return

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from antegrad.errors import ProgramError
 from antegrad.ir.code import Code, fill
 from antegrad.ir.mlir import Emitter, signature
 from antegrad.ir.types import TensorType
@@ -73,7 +74,7 @@ class Primitive:
         return emitter.op(f"stablehlo.{self.stablehlo} {', '.join(operands)} : {types}")
 
     def vjp(self, dy: Any, y: Any, *operands: Any, **params: Any) -> Any:
-        raise NotImplementedError(f"primitive {self.name} declares no derivative")
+        raise ProgramError(f"primitive {self.name} declares no derivative: write its `vjp`, or differentiable = False")
 
     def batch(self, *arguments: Any, **params: Any) -> Any:
         """``(size, operands, batched, **params)``: the results over a batch, the first axis of the flagged operands.

@@ -182,6 +182,14 @@ class Program:
         """
         return _services["run"](self, arguments, device)
 
+    def __call__(self, *arguments: Any) -> Any:
+        """`run` on the default device; inside a capture the equations of this program, copied into the other."""
+        return _services["call"](self, arguments)
+
+    def function(self) -> Callable[..., Any]:
+        """The function that `python` prints and the host device runs, on NumPy arrays: set a breakpoint in it."""
+        return _services["function"](self)
+
     def __str__(self) -> str:
         from antegrad.ir.text import text
 

@@ -49,7 +49,13 @@ class Module:
 
     def _set(self, **fields: Any) -> None:
         """Fill in the fields, for a subclass that writes its own ``__init__``; a module is frozen after it."""
+        known = [field.name for field in _fields(self)]
         for name, value in fields.items():
+            if name not in known:
+                raise NameMissing(
+                    f"{type(self).__name__} has no field {name!r}; it has {', '.join(known) or 'none'}: "
+                    f"write it in the class as `{name}: ...` above __init__"
+                )
             object.__setattr__(self, name, value)
 
     def named_parameters(self) -> dict[str, Any]:

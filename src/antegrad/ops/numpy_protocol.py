@@ -9,6 +9,7 @@ import numpy as np
 
 from antegrad import ops
 from antegrad.errors import AntegradError, TraceError
+from antegrad.ir.primitive import REGISTRY
 from antegrad.ops.dispatch import here
 
 _SAME_NAME_UFUNCS = [
@@ -49,10 +50,17 @@ _IGNORED_KEYWORDS = {"kind": "stable", "optimize": True, "out": None, "casting":
 
 def ufunc_call(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict[str, Any]) -> Any:
     """The operation for a ufunc called on a traced tensor; `TraceError` when there is none."""
-    if method != "__call__" or ufunc not in _UFUNCS or keywords:
+    operation = _UFUNCS.get(ufunc) or _declared(ufunc)
+    if method != "__call__" or operation is None or keywords:
         how = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
         raise TraceError(_refusal(how, keywords))
-    return _UFUNCS[ufunc](*inputs)
+    return operation(*inputs)
+
+
+def _declared(ufunc: np.ufunc) -> Callable | None:
+    """The primitive whose NumPy text is a call of `ufunc`."""
+    calls = f"np.{ufunc.__name__}("
+    return next((p for p in REGISTRY.values() if p.numpy.startswith(calls) and callable(p)), None)
 
 
 def function_call(function: Callable, args: tuple, keywords: dict[str, Any]) -> Any:

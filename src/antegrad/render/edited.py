@@ -8,7 +8,7 @@ import linecache
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from antegrad.errors import ProgramError
 from antegrad.ir.builder import frozen
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
-from antegrad.ir.types import BOOL, TensorType, spec
+from antegrad.ir.types import BF16, BOOL, TensorType, spec
 from antegrad.ops.constant import constant
 from antegrad.ops.dispatch import as_tensor
 from antegrad.render.python import helper_name, printed_helper
@@ -43,10 +43,9 @@ def from_python(source: str | Path) -> Program:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": main.name}
     exec(compile(text, filename, "exec"), namespace)  # the user's own file, as an import would run it
-    namespace["np"] = _TracedNumPy()
+    namespace |= {"np": _TracedNumPy(), "bfloat16": _TracedType(BF16)}
     namespace.update(_traced_helpers(functions))
-    with np.errstate(all="ignore"):  # as on the host device; NumPy itself computes what reads constants only
-        program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
+    program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
     output_names = _output_names(main)
     return replace(
         program,
@@ -86,11 +85,23 @@ def _output_names(main: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(line.strip().rpartition(": ")[0] for line in below.splitlines())
 
 
+@dataclass(frozen=True)
+class _TracedType:
+    """``np.float32`` and its like: the name of an element type, and a constant when called."""
+
+    dtype: np.dtype
+
+    def __call__(self, number: Any) -> Any:
+        return ops.bind(constant, value=frozen(np.asarray(number).astype(self.dtype)))
+
+
 class _TracedNumPy:
-    """NumPy, but arrays made from nothing are equations instead of data from outside."""
+    """NumPy, but numbers and arrays made from nothing are equations instead of data from outside."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        found = getattr(np, name)
+        is_type = isinstance(found, type) and issubclass(found, np.generic)
+        return _TracedType(np.dtype(found)) if is_type else found
 
     def zeros(self, shape: Any, dtype: Any) -> Any:
         return ops.zeros(shape, dtype)
@@ -99,7 +110,7 @@ class _TracedNumPy:
         return ops.full(shape, number, dtype)
 
     def array(self, rows: Any, dtype: Any) -> Any:
-        return ops.bind(constant, value=frozen(np.array(rows, dtype)))
+        return ops.bind(constant, value=frozen(np.array(rows, dtype.dtype)))
 
     def arange(self, count: int, dtype: Any) -> Any:
         return ops.arange(count, dtype=dtype)

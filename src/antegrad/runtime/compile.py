@@ -228,4 +228,17 @@ def run(program: Program, arguments: Sequence[Any], device: str | DeviceInfo | N
     return tree.map(np.array, executable(executable.place(tree.leaves(arguments))))
 
 
+def call(program: Program, arguments: Sequence[Any]) -> Any:
+    """`Program.__call__`: part of the program being captured, or `run` on the default device outside of any capture."""
+    if current_builder() is None:
+        return run(program, arguments)
+    leaves = tree.leaves(arguments)
+    Signature.of(program).check_count(leaves)
+    results = apply(program, leaves)
+    if program.structure is not None:
+        return tree.unflatten(program.structure, results)
+    return results if len(results) != 1 else results[0]
+
+
 provide("run", run)
+provide("call", call)

@@ -13,7 +13,7 @@ import numpy as np
 
 from antegrad.ir.builder import Builder
 from antegrad.ir.primitive import Primitive
-from antegrad.ir.program import Program, Source, params_key
+from antegrad.ir.program import Program, Source, params_key, provide
 from antegrad.ir.types import TensorType, type_of
 from antegrad.ops.dispatch import set_evaluator
 from antegrad.render.python import python
@@ -88,3 +88,4 @@ def _single(primitive: Primitive, types: tuple[TensorType, ...], params: _Params
 
 
 set_evaluator(evaluate)
+provide("function", function)

@@ -12,10 +12,10 @@ import numpy as np
 from antegrad import ops, tree
 from antegrad.autodiff.reverse import reverse
 from antegrad.capture import capture
-from antegrad.errors import ShapeError, TraceError
+from antegrad.errors import DTypeError, ShapeError, TraceError
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program
-from antegrad.ir.types import TensorType, type_of
+from antegrad.ir.types import SHORT_NAMES, TensorType, is_float, type_of
 from antegrad.nn.module import Module
 from antegrad.ops.dispatch import apply, part
 from antegrad.optim import Optimizer, apply_updates
@@ -63,6 +63,7 @@ class TrainStep:
     def __init__(self, model: Any, loss: Callable[..., Any], optimizer: Optimizer, batch: Sequence[Any]) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.batch = tuple(tree.map(type_of_example, example) for example in batch)
+        _check_parameters(model, self.batch)
         self.forward = _forward(model, loss, self.batch)
         parameters = list(tree.named_leaves(model))
         self.gradient = reverse(self.forward, parameters)
@@ -118,6 +119,30 @@ def train_step(model: Any, loss: Callable[..., Any], optimizer: Optimizer, *batc
             "arrays, or ag.spec(shape, dtype)"
         )
     return TrainStep(model, loss, optimizer, batch)
+
+
+def _check_parameters(model: Any, batch: Sequence[Any]) -> None:
+    """Every leaf of the model must be a float array, and the batch no wider than the widest of them."""
+    parameters = tree.named_leaves(model)
+    for name, leaf in parameters.items():
+        if not hasattr(leaf, "dtype"):
+            raise TraceError(
+                f"train_step: {name} of {type(model).__name__} is {leaf!r}, not an array: declare the field with "
+                "nn.static() if it belongs to the structure, or make it a float array if it is to be trained"
+            )
+        if not is_float(leaf.dtype):
+            raise DTypeError(
+                f"train_step: {name} of {type(model).__name__} is {type_of(leaf)}, and only floats can be trained: "
+                "keep constant arrays in a field declared with nn.static(), or in a closure"
+            )
+    widest = max((leaf.dtype.itemsize for leaf in parameters.values()), default=8)
+    for name, example in zip(("x", "y"), batch, strict=True):
+        for leaf in tree.leaves(example):
+            if is_float(leaf.dtype) and leaf.dtype.itemsize > max(widest, 4):
+                raise DTypeError(
+                    f"train_step: the batch's {name} is {leaf}, wider than every parameter, and would make all of the "
+                    f"training run in {SHORT_NAMES[leaf.dtype]}: convert it with .astype(np.float32)"
+                )
 
 
 def _forward(model: Any, loss: Callable[..., Any], batch: Sequence[Any]) -> Program:
