@@ -15,7 +15,7 @@ from antegrad.capture import Traced, argument_names, trace
 from antegrad.errors import DeviceError, NameMissing, TraceError
 from antegrad.ir.program import Program, provide
 from antegrad.ir.types import type_of
-from antegrad.ops.dispatch import apply, current_builder
+from antegrad.ops.dispatch import apply, current_builder, untraced
 from antegrad.ops.tensor import Tensor
 from antegrad.runtime import host
 from antegrad.runtime.device import DeviceInfo, resolve
