@@ -204,6 +204,10 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, Any], Any], initial: A
     if isinstance(start, int) and isinstance(stop, int):
         steps = ops.arange(start, max(start, stop))
         return scan(lambda carry, i: (body(i, carry), None), initial, steps)[0]
+    for bound in map(as_tensor, (start, stop)):
+        if bound.dtype.itemsize > 4:
+            found = f"found {type_of(bound)}: use .astype('i32')"
+            raise DTypeError(f"fori_loop: computed bounds are i32, {found}{_place()}")
     first, last = ops.convert(as_tensor(start), "i32"), ops.convert(as_tensor(stop), "i32")
     _, result = while_loop(
         lambda state: state[0] < last, lambda state: (state[0] + 1, body(state[0], state[1])), (first, initial)

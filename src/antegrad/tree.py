@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from jax import tree_util
 
+from antegrad.errors import ProgramError
+
 LIBRARY = str(Path(tree_util.__file__).parent)
 """The folder whose code stands between a caller of this module and the functions that it passes in."""
 
@@ -44,8 +46,15 @@ def flatten_with_names(tree: Any) -> tuple[list[tuple[str, Any]], Structure]:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of `tree` by dotted path, in order."""
-    return dict(flatten_with_names(tree)[0])
+    """The leaves of `tree` by dotted path, in order. A `ProgramError` when two leaves have one path."""
+    pairs = flatten_with_names(tree)[0]
+    named = dict(pairs)
+    if len(named) != len(pairs):
+        paths = [path for path, _ in pairs]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        found = ", ".join(map(repr, twice))
+        raise ProgramError(f"two leaves have the path {found}: a key with a dot reads like two keys")
+    return named
 
 
 def _part(key: Any) -> str:

@@ -119,3 +119,13 @@ def test_an_operand_that_no_branch_reads_goes() -> None:
     clean = without_dead_code(function, XS, XS, XS)
     assert len(control(clean).inputs) == 3
     assert "exp" not in [eq.primitive.name for eq in clean.equations]
+
+
+def test_what_nobody_reads_goes_out_of_a_barrier() -> None:
+    def function(x: Any, y: Any) -> Any:
+        first, second = ops.optimization_barrier(x * 2, ops.exp(y))
+        return first
+
+    clean = without_dead_code(function, XS, XS)
+    assert "exp" not in [eq.primitive.name for eq in clean.equations]
+    assert len(clean.equations[-1].outputs) == 1

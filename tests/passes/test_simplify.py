@@ -95,6 +95,8 @@ V, M, S = ag.spec((3,)), ag.spec((3, 4)), ag.spec(())
         (lambda x: 1 * x, [V], []),
         (lambda x: x * -1, [V], ["negative"]),
         (lambda x: x * ops.ones_like(x), [M], []),
+        (lambda x: x * np.ones(3, np.float32), [V], []),
+        (lambda x: x - np.zeros((3, 1), np.float32), [M], []),
         (lambda x: ops.negative(-x), [V], []),
         (lambda x: x - 0, [V], []),
         (lambda x: x + -0.0, [V], []),

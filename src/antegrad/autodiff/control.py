@@ -57,7 +57,8 @@ def linearize_while(
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
         place = f"\n  at {equation.source}" if str(equation.source) else ""
         raise DTypeError(
-            "while_loop has no reverse mode, because the number of its steps is not known. "
+            "while_loop has no reverse mode, nor the forward mode that is derived from it, because the number of its "
+            "steps is not known. "
             f"Use ag.scan or ag.fori_loop with a fixed number of steps, or ag.stop_gradient on what goes in.{place}"
         )
 

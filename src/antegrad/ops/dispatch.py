@@ -133,8 +133,14 @@ def as_array(operand: Any) -> np.ndarray:
     if isinstance(operand, Tensor):
         raise TraceError(_leaked(operand))
     if isinstance(operand, (bool, int, float)) and not isinstance(operand, np.generic):
-        return np.asarray(operand, type_of(operand).dtype)
+        try:
+            return np.asarray(operand, type_of(operand).dtype)
+        except OverflowError:
+            raise DTypeError(f"{operand} does not fit in i32, the type of a Python integer") from None
+    if isinstance(operand, np.ma.MaskedArray):
+        raise DTypeError("a masked array would lose its mask: use .filled(...), or ops.where with the mask")
     array = np.asarray(operand)
+    as_dtype(array.dtype.newbyteorder("="))
     return array if array.dtype.isnative else array.astype(as_dtype(array.dtype.newbyteorder("=")))
 
 

@@ -33,7 +33,9 @@ def _flattened(x: Any, indices: Any, axis: int) -> tuple[Any, Any]:
     moved = ops.moveaxis(x, axis + 1, 1)
     rows = ops.reshape(moved, (count * size, *moved.shape[2:]))
     offsets = ops.reshape(ops.arange(count) * size, (count, *(1,) * (indices.ndim - 1)))
-    return rows, ops.clip(ops.convert(indices, "i32"), 0, size - 1) + offsets
+    narrow = indices.dtype.itemsize < 4
+    places = ops.convert(indices, "i32") if narrow else indices
+    return rows, ops.convert(ops.clip(places, 0, size - 1), "i32") + offsets
 
 
 def _index_axes_to(axis: int, index_axes: int, others: int) -> tuple[int, ...]:
@@ -47,6 +49,15 @@ class Take(Primitive):
     """``x`` along `axis` at `indices`, which must count from 0 and are clamped to what there is."""
 
     numpy = "np.take({x}, {indices}, axis={axis}, mode='clip')"
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        x, indices = equation.input_types
+        if indices.dtype != np.dtype(np.uint64):
+            return super().render(equation, *operands)
+        # NumPy reads the largest of them as negative.
+        top = max(x.shape[equation.params["axis"]] - 1, 0)
+        clipped = fill(f"np.minimum({{indices}}, np.uint64({top}))", ("indices",), operands[1:], {})
+        return super().render(equation, operands[0], clipped)
 
     def __call__(self, x: Any, indices: Any, axis: int) -> Any:
         return bind(self, x, indices, axis=axis)

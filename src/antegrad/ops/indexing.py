@@ -207,14 +207,21 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 def dynamic_slice(x: Any, starts: Any, sizes: Any) -> Any:
     """The block of `x` with fixed `sizes` that begins at `starts` (one scalar an axis), moved back inside."""
-    x = as_tensor(x)
-    return dynamic_slice_p(x, [ops.convert(start, "i32") for start in starts], as_shape(sizes))
+    x, shape = as_tensor(x), as_shape(sizes)
+    return dynamic_slice_p(x, [_start(start, n) for start, n in zip(starts, x.shape, strict=False)], shape)
 
 
 def dynamic_update_slice(x: Any, update: Any, starts: Any) -> Any:
     """`x` with the block that begins at `starts` replaced by `update`, moved back inside as in `dynamic_slice`."""
     x, update = unify("dynamic_update_slice", x, update)
-    return dynamic_update_slice_p(x, update, [ops.convert(start, "i32") for start in starts])
+    places = [_start(start, n) for start, n in zip(starts, x.shape, strict=False)]
+    return dynamic_update_slice_p(x, update, places)
+
+
+def _start(start: Any, size: int) -> Any:
+    """A start as i32, clamped before it is converted, so that a large one does not wrap."""
+    place = _at_least_32_bits(as_tensor(start))
+    return place if place.dtype == np.int32 else ops.convert(ops.clip(place, 0, size), "i32")
 
 
 class IndexUpdate:
@@ -223,12 +230,15 @@ class IndexUpdate:
     With repeated indices `add` adds them up, and in `set` the last one wins (and alone receives a cotangent).
     """
 
-    def __init__(self, x: Any, index: Any = None) -> None:
+    def __init__(self, x: Any, index: Any = ()) -> None:
         self.x = as_tensor(x)
         self.index = index
+        self.indexed = False
 
     def __getitem__(self, index: Any) -> IndexUpdate:
-        return IndexUpdate(self.x, index)
+        found = IndexUpdate(self.x, index)
+        found.indexed = True
+        return found
 
     def set(self, values: Any) -> Any:
         return self._scatter(values, "set")
@@ -237,6 +247,8 @@ class IndexUpdate:
         return self._scatter(values, "add")
 
     def _scatter(self, values: Any, mode: str) -> Any:
+        if not self.indexed:
+            raise ShapeError(f"at: an index is needed, as in x.at[i].{mode}(values){_place()}")
         x, values = unify("at", self.x, values)
         plan = _plan(x, self.index)
         if len(plan.arrays) == 1 and _reads_all(x, plan):

@@ -28,7 +28,7 @@ _UFUNCS: dict[np.ufunc, Callable] = {
 }
 
 _SAME_NAME_FUNCTIONS = [
-    "where", "clip", "sum", "prod", "mean", "var", "std", "max", "min", "all", "any", "argmax", "argmin", "reshape",
+    "where", "sum", "prod", "mean", "var", "std", "max", "min", "all", "any", "argmax", "argmin", "reshape",
     "transpose", "swapaxes", "moveaxis", "expand_dims", "squeeze", "concatenate", "stack", "split", "flip",
     "broadcast_to", "ravel", "tile", "zeros_like", "ones_like", "full_like", "sort", "argsort", "take_along_axis",
     "dot", "outer", "tensordot", "tril", "triu", "round", "einsum",
@@ -41,8 +41,20 @@ def _take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") ->
     return ops.take(x, indices, axis)
 
 
+def _clip(x: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    return ops.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
+def _norm(x: Any, ord: None = None, axis: Any = None, keepdims: bool = False) -> Any:
+    if ord is not None:
+        raise TypeError(f"only the Euclidean norm is there, and no ord={ord!r}")
+    return ops.norm(x, axis, keepdims)
+
+
 _FUNCTIONS: dict[Callable, Callable] = {
     **{getattr(np, name): getattr(ops, name) for name in _SAME_NAME_FUNCTIONS},
+    np.clip: _clip,
+    np.linalg.norm: _norm,
     np.take: _take,
 }
 _IGNORED_KEYWORDS = {"kind": "stable", "optimize": True, "out": None, "casting": "same_kind"}
@@ -67,17 +79,22 @@ def function_call(function: Callable, args: tuple, keywords: dict[str, Any]) -> 
     """The operation for a NumPy function called on a traced tensor; `TraceError` when there is none."""
     operation = _FUNCTIONS.get(function)
     if operation is None:
-        raise TraceError(_refusal(f"np.{function.__name__}", {}))
+        raise TraceError(_refusal(_name(function), {}))
     kept = {key: value for key, value in keywords.items() if _IGNORED_KEYWORDS.get(key, _SENTINEL) != value}
     try:
         return operation(*args, **kept)
     except AntegradError:
         raise
     except TypeError as error:
-        raise TraceError(f"{_refusal(f'np.{function.__name__}', kept)}: {error}") from None
+        raise TraceError(f"{_refusal(_name(function), kept)}: {error}") from None
 
 
 _SENTINEL = object()
+
+
+def _name(function: Callable) -> str:
+    """``np.linalg.norm``."""
+    return f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__}"
 
 
 def _refusal(how: str, keywords: dict[str, Any]) -> str:

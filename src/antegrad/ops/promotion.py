@@ -45,6 +45,8 @@ def _is_number(operand: Any) -> bool:
 
 
 def _number_dtype(operands: Sequence[Any]) -> np.dtype:
+    if any(isinstance(operand, np.float64) for operand in operands):
+        return np.dtype(np.float64)
     if any(isinstance(operand, float) for operand in operands):
         return np.dtype(np.float32)
     return np.dtype(np.bool_) if all(isinstance(operand, bool) for operand in operands) else np.dtype(np.int32)
@@ -56,8 +58,12 @@ def number(value: float, dtype: np.dtype) -> np.ndarray:
     A decimal fraction is rounded to the nearest value of a float type, as in a literal.
     """
     if is_float(dtype):
-        with np.errstate(over="ignore"):
-            array = np.asarray(value).astype(dtype)
+        try:
+            with np.errstate(over="ignore"):
+                array = np.asarray(float(value)).astype(dtype)
+        except OverflowError:
+            bits = int(value).bit_length()
+            raise DTypeError(f"an integer of {bits} bits is too large for {SHORT_NAMES[dtype]}") from None
         if math.isinf(float(array)) and math.isfinite(value):
             raise DTypeError(f"{value!r} is too large for {SHORT_NAMES[dtype]}")
         return array

@@ -87,4 +87,12 @@ def _prune_scan(equation: Equation, live: Sequence[bool]) -> Equation:
     )
 
 
-PRUNE: dict[str, Callable[[Equation, Sequence[bool]], Equation]] = {"cond": _prune_cond, "scan": _prune_scan}
+def _prune_barrier(equation: Equation, live: Sequence[bool]) -> Equation:
+    return replace(equation, inputs=_chosen(equation.inputs, live), outputs=_chosen(equation.outputs, live))
+
+
+PRUNE: dict[str, Callable[[Equation, Sequence[bool]], Equation]] = {
+    "cond": _prune_cond,
+    "scan": _prune_scan,
+    "optimization_barrier": _prune_barrier,
+}

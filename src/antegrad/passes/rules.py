@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from antegrad.ir.program import Value
-from antegrad.ir.types import is_float, is_integer
+from antegrad.ir.types import TensorType, is_float, is_integer
 from antegrad.ops.elementwise import multiply, negative
 from antegrad.ops.linalg import dot_general, notation
 from antegrad.ops.logic import convert
@@ -43,6 +43,16 @@ def rule(*primitives: str) -> Callable[[Rule], Rule]:
 def _is_number(p: _Rewriter, value: Value, number: float) -> bool:
     splat = p.splat(value)
     return splat is not None and bool(splat == number)
+
+
+@rule("constant")
+def uniform(p: _Rewriter, *, value: np.ndarray) -> Value | None:
+    """An array of equal numbers is one number, stretched, which other rules recognise."""
+    if value.ndim == 0 or value.size == 0:
+        return None
+    first = np.asarray(value.flat[0])
+    same = value.tobytes() == first.tobytes() * value.size
+    return p.filled(first, TensorType(value.shape, value.dtype)) if same else None
 
 
 @rule("multiply")

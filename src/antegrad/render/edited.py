@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import linecache
 import re
 from collections import OrderedDict
@@ -65,10 +66,10 @@ def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]
     """Name and type of every parameter, from lines such as ``w0: f32[2,16]  (0.w)`` in the docstring."""
     documented = {}
     for line in (ast.get_docstring(main) or "").splitlines():
-        found = re.match(r"\s*(\w+): (\w+)\[([\d,]*)\](?:  \(([^,)]*))?", line)
+        found = re.match(r'\s*(\w+): (\w+)\[([\d,]*)\](?:  \(("(?:[^"\\]|\\.)*"|[^,)]*))?', line)
         if found and found[1] not in documented:
             shape = tuple(int(size) for size in found[3].split(",") if size)
-            name = found[4] if found[4] and found[4] != "captured" else found[1]
+            name = _plain_name(found[4]) if found[4] and found[4] != "captured" else found[1]
             documented[found[1]] = (name, spec(shape, found[2]))
     missing = [argument.arg for argument in main.args.args if argument.arg not in documented]
     if missing:
@@ -82,7 +83,12 @@ def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]
 def _output_names(main: ast.FunctionDef) -> tuple[str, ...]:
     """The name of every output, from the lines below ``Returns:`` in the docstring, such as ``d_0.w: f32[2,16]``."""
     _, _, below = (ast.get_docstring(main) or "").partition("Returns:\n")
-    return tuple(line.strip().rpartition(": ")[0] for line in below.splitlines())
+    return tuple(_plain_name(line.strip().rpartition(": ")[0]) for line in below.splitlines())
+
+
+def _plain_name(documented: str) -> str:
+    """A name read back from a docstring (see `render.python.documented_name`)."""
+    return json.loads(documented) if documented.startswith('"') else documented
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ def broken(code: str) -> list[str]:
     if len(code) <= LINE or not value.endswith(")"):
         return [code]
     above = []
-    if len(target) + len(value.split(", ")[0]) > LINE - 8:  # else the first break would come between the targets
+    # A break between the targets needs parentheses of their own.
+    if ", " in target and len(target) + len(value.split(", ")[0]) > LINE - 8:
         above = ["    (", *filled(f"{target},", "        ")]
         code = f") = {value}"
     first, *more = filled(code, "    ")

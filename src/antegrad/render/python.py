@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -135,7 +136,8 @@ class _Function:
         if self.nested and len(returned) == 1:
             result = [f"    return ({returned[0]},)"]
         else:
-            result = listed("    return (", returned, ")") if len(", ".join(returned)) > LINE - 11 else []
+            long = len(returned) > 1 and len(", ".join(returned)) > LINE - 11
+            result = listed("    return (", returned, ")") if long else []
             result = result or [f"    return {', '.join(returned) or '()'}"]
         head = listed(f"def {self.name}(", self.parameters, "):")
         return "\n".join([*head, *self._docstring(), *self._body(), *result])
@@ -246,10 +248,11 @@ class _Function:
         lines.append('    """Inputs:')
         captured = set(program.input_names[program.argument_count :])
         for parameter, name, value in zip(self.parameters, program.input_names, program.inputs, strict=True):
-            notes = ([name] if name != parameter else []) + (["captured"] if name in captured else [])
+            notes = ([documented_name(name)] if name != parameter else []) + (["captured"] if name in captured else [])
             lines.append(f"        {parameter}: {value.type}" + (f"  ({', '.join(notes)})" if notes else ""))
         lines.append("    Returns:")
-        lines += [f"        {n}: {v.type}" for n, v in zip(program.output_names, program.outputs, strict=True)]
+        outputs = zip(program.output_names, program.outputs, strict=True)
+        lines += [f"        {documented_name(name)}: {value.type}" for name, value in outputs]
         return [*lines, '    """']
 
     def _body(self) -> list[str]:
@@ -264,6 +267,11 @@ class _Function:
             out += above
             out.append(f"    {last:<{column}}  # {line.comment}")
         return out
+
+
+def documented_name(name: str) -> str:
+    """A name as a docstring can hold it: as it is where it is plain, else a JSON string, which cannot end the text."""
+    return name if re.fullmatch(r"[\w.]+", name, re.ASCII) else json.dumps(name).replace("\\", "\\\\")
 
 
 def _is_view(equation: Equation) -> bool:

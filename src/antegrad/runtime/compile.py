@@ -12,7 +12,7 @@ import numpy as np
 
 from antegrad import tree
 from antegrad.capture import Traced, argument_names, trace
-from antegrad.errors import DeviceError, NameMissing, TraceError
+from antegrad.errors import DeviceError, NameMissing, ShapeError, TraceError
 from antegrad.ir.program import Program, provide
 from antegrad.ir.types import type_of
 from antegrad.ops.dispatch import apply, current_builder, untraced
@@ -233,7 +233,12 @@ def call(program: Program, arguments: Sequence[Any]) -> Any:
     if current_builder() is None:
         return run(program, arguments)
     leaves = tree.leaves(arguments)
-    Signature.of(program).check_count(leaves)
+    signature = Signature.of(program)
+    signature.check_count(leaves)
+    leaves = [x if isinstance(x, Tensor) else signature.checked_leaf(i, x) for i, x in enumerate(leaves)]
+    for name, leaf, expected in zip(program.input_names, leaves, program.input_types, strict=False):
+        if type_of(leaf) != expected:
+            raise ShapeError(f"{program.name}: input {name} must be {expected}, found {type_of(leaf)}")
     results = apply(program, leaves)
     if program.structure is not None:
         return tree.unflatten(program.structure, results)

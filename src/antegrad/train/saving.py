@@ -33,12 +33,18 @@ def save_state(
     tensors, metadata = checkpoint.pack(
         parameters,
         optimizer,
-        step=int(optimizer["count"]),
+        step=_steps_done(optimizer),
         optimizer_kind=step.optimizer.kind,
         seed=seed,
         user=user,
     )
     checkpoint.save(path, tensors, metadata)
+
+
+def _steps_done(optimizer: Mapping[str, np.ndarray]) -> int:
+    """The count of the optimizer, or of the first part of a chain that counts; 0 where none does."""
+    counts = [array for name, array in optimizer.items() if name.rsplit(".", 1)[-1] == "count"]
+    return int(counts[0]) if counts else 0
 
 
 def load_state(path: str | os.PathLike[str], step: TrainStep) -> TrainState:

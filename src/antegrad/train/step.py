@@ -65,8 +65,7 @@ class TrainStep:
         self.batch = tuple(tree.map(type_of_example, example) for example in batch)
         _check_parameters(model, self.batch)
         self.forward = _forward(model, loss, self.batch)
-        parameters = list(tree.named_leaves(model))
-        self.gradient = reverse(self.forward, parameters)
+        self.gradient = reverse(self.forward, self.forward.input_names[: len(tree.leaves(model))])
         state = optimizer.init(model)
         self.update = _update(optimizer, model, state)
         self.state_count = len(tree.leaves(model)) + len(tree.leaves(state))
@@ -113,6 +112,14 @@ def train_step(model: Any, loss: Callable[..., Any], optimizer: Optimizer, *batc
         step = ag.train_step(model, losses.mean_squared_error, optim.adam(0.02), ag.spec((512, 2)), ag.spec((512, 1)))
         print(step.gradient.python())
     """
+    if not callable(model) or not callable(loss) or not isinstance(optimizer, Optimizer):
+        found = ", ".join(type(argument).__name__ for argument in (model, loss, optimizer))
+        raise TraceError(f"train_step needs a callable model, a callable loss and an Optimizer, found {found}")
+    if len(tree.leaves(model)) == 0 or tree.leaves(model)[0] is model:
+        raise TraceError(
+            f"train_step: {type(model).__name__} has no parameters to train: make it an nn.Module with float arrays in "
+            "its fields"
+        )
     if len(batch) != 2:
         raise TraceError(
             f"train_step needs examples of a batch (x, y) after the optimizer, found {len(batch)}: "
@@ -155,7 +162,18 @@ def _forward(model: Any, loss: Callable[..., Any], batch: Sequence[Any]) -> Prog
     if len(program.outputs) != 1 or program.output_types[0].shape != ():
         found = ", ".join(map(str, program.output_types))
         raise ShapeError(f"the loss {getattr(loss, '__name__', loss)!r} must give one float scalar, found {found}")
-    return simplify(program)
+    return _with_input_names(simplify(program), list(tree.named_leaves(model)))
+
+
+def _with_input_names(program: Program, state: Sequence[str]) -> Program:
+    """The first inputs called by their leaf paths; a batch input that has the name of one of them gets a number."""
+    names: list[str] = []
+    for name in (*state, *program.input_names[len(state) :]):
+        stem, number = name or "value", 0
+        while (candidate := f"{stem}_{number}" if number else stem) in names:
+            number += 1
+        names.append(candidate)
+    return replace(program, input_names=tuple(names))
 
 
 def _update(optimizer: Optimizer, model: Any, state: Any) -> Program:
@@ -187,5 +205,4 @@ def _step(parts: TrainStep, state: Any) -> Program:
 
     program = capture(step, parts.model, state, *parts.batch, name=f"{parts.forward.name}_step")
     names = [*tree.named_leaves(parts.model), *(f"opt.{name}" for name in tree.named_leaves(state))]
-    renamed = replace(program, input_names=(*names, *program.input_names[len(names) :]))
-    return _named_outputs(simplify(renamed), parts.model, state)
+    return _named_outputs(simplify(_with_input_names(program, names)), parts.model, state)
