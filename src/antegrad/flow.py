@@ -204,7 +204,7 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, Any], Any], initial: A
     if isinstance(start, int) and isinstance(stop, int):
         steps = ops.arange(start, max(start, stop))
         return scan(lambda carry, i: (body(i, carry), None), initial, steps)[0]
-    for bound in map(as_tensor, (start, stop)):
+    for bound in (as_tensor(start), as_tensor(stop)):  # `map` is the one of this module
         if bound.dtype.itemsize > 4:
             found = f"found {type_of(bound)}: use .astype('i32')"
             raise DTypeError(f"fori_loop: computed bounds are i32, {found}{_place()}")
