@@ -101,8 +101,9 @@ def _programs_in(param: Any) -> Iterator[Program]:
 class Program:
     """An immutable typed program with named inputs and outputs.
 
-    `captured` holds the arrays of the last ``len(captured)`` inputs: constants from outside the captured function
-    that were too large to embed. They are supplied when the program runs, and shown as inputs when it prints.
+    `captured` holds the arrays of the last ``len(captured)`` inputs: read-only copies of constants from outside the
+    captured function that were too large to embed. They are supplied when the program runs, and shown as inputs when
+    it prints.
     `structure` is the pytree of the outputs when the program was captured from a Python function, else None.
     """
 
