@@ -50,13 +50,18 @@ def run(program: Program, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
     with np.errstate(all="ignore"):
         results = function(program)(*arrays)
     results = results if len(program.outputs) != 1 else (results,)
-    return tuple(_owned(result, type, arrays) for result, type in zip(results, program.output_types, strict=True))
+    seen = {id(array) for array in arrays}
+    return tuple(_owned(result, seen) for result in results)
 
 
-def _owned(result: Any, type: TensorType, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    array = np.ascontiguousarray(result).reshape(type.shape)
-    shared = array.base is not None or any(array is given for given in arrays)
-    return array.copy() if shared or not array.flags.writeable else array
+def _owned(result: Any, seen: set[int]) -> np.ndarray:
+    """`result` as a C-ordered array of its own: a copy where it is a view, or one of the arrays in `seen`."""
+    array = np.asarray(result)
+    shared = array.base is not None or id(array) in seen
+    if shared or not (array.flags.c_contiguous and array.flags.writeable):
+        array = np.array(array, order="C")
+    seen.add(id(array))
+    return array
 
 
 def evaluate(primitive: Primitive, arrays: Sequence[np.ndarray], params: dict[str, Any]) -> tuple[np.ndarray, ...]:
