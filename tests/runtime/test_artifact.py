@@ -28,7 +28,7 @@ PROGRAM = ag.capture(wave, {"x": X})
 
 
 def test_a_program_inside_a_program_of_jax() -> None:
-    function = as_jax(PROGRAM)
+    function = PROGRAM.as_jax()
     expected = PROGRAM.run({"x": 2 * X}, device="cpu")
     found = jax.jit(lambda x: jax.tree.map(lambda a: a * 2, function({"x": x * 2})))(X)
     assert found["y"].tolist() == (expected["y"] * 2).tolist()

@@ -191,6 +191,10 @@ class Program:
         """The function that `python` prints and the host device runs, on NumPy arrays: set a breakpoint in it."""
         return _services["function"](self)
 
+    def as_jax(self) -> Callable[..., Any]:
+        """The program as a function of JAX arrays, for use inside a JAX program (see `runtime.artifact`)."""
+        return _services["as_jax"](self)
+
     def __str__(self) -> str:
         from antegrad.ir.text import text
 

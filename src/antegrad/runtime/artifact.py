@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from antegrad import tree
 from antegrad.errors import DTypeError
-from antegrad.ir.program import Program
+from antegrad.ir.program import Program, provide
 from antegrad.runtime.signature import Signature
 from antegrad.runtime.xla import Module, program_p
 
@@ -60,3 +60,6 @@ def portable(program: Program) -> bytes:
     week_12 = stablehlo.StablehloCompatibilityRequirement.WEEK_12
     version = stablehlo.get_version_from_compatibility_requirement(week_12)
     return stablehlo.serialize_portable_artifact_str(program.stablehlo(), version)
+
+
+provide("as_jax", as_jax)
