@@ -1,7 +1,8 @@
 """Initializers: ``initializer(key, shape, dtype="f32")`` gives the first values of a parameter.
 
 `kaiming_normal`, `zeros` and the like are initializers; `normal`, `constant` and the like make one from numbers. Where
-`jax.nn.initializers` has the same one, the bits are the same.
+`jax.nn.initializers` has the same one, the bits are the same (those that scale a plain `normal` can differ by 1 ulp
+from jax 0.12 on, which rounds once less).
 
 The fans of a shape are the numbers of inputs and of outputs that one unit is connected with: the two sizes of a dense
 kernel (in, out), the last two of a convolution kernel (height, width, in, out), each times the size of the window.
