@@ -13,6 +13,7 @@ from typing import Any
 from antegrad import ops
 from antegrad.errors import DTypeError, NameMissing, ProgramError, ShapeError
 from antegrad.ir.builder import Builder
+from antegrad.ir.collection import collection_paused
 from antegrad.ir.names import Namer
 from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import TensorType, is_float
@@ -28,6 +29,7 @@ LINEARIZE: dict[str, Callable[[Equation, Sequence[Tensor], Sequence[bool]], tupl
 """Primitives whose derivative needs more of the forward pass than results: control flow (`autodiff.control`)."""
 
 
+@collection_paused()
 def reverse(program: Program, wrt: Iterable[str] | None = None) -> Program:
     """The gradient of `program`: its outputs, then ``d_<input>`` for every input in `wrt`.
 
@@ -53,6 +55,7 @@ def reverse(program: Program, wrt: Iterable[str] | None = None) -> Program:
     return transform.finish(f"{program.name}_gradient", [*results, *gradients])
 
 
+@collection_paused()
 def vjp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
     """The pullback of `program`: inputs plus one cotangent ``d_<output>`` for each float output; results as `reverse`.
 

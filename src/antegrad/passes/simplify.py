@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from antegrad.ir.builder import EMBED_LIMIT
+from antegrad.ir.collection import collection_paused
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation, Program, Source, Value, params_key
 from antegrad.ir.types import TensorType
@@ -24,6 +25,7 @@ from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.rules import RULES
 
 
+@collection_paused()
 def simplify(program: Program) -> Program:
     """`program` without redundant equations; sub-programs of control flow included."""
     return eliminate_dead_code(_Rewriter(program).run())
