@@ -26,7 +26,9 @@ from antegrad.errors import CheckpointError as CheckpointError
 from antegrad.errors import DeviceError as DeviceError
 from antegrad.errors import DTypeError as DTypeError
 from antegrad.errors import NameMissing as NameMissing
+from antegrad.errors import NonFiniteError as NonFiniteError
 from antegrad.errors import ProgramError as ProgramError
+from antegrad.errors import RuleMissing as RuleMissing
 from antegrad.errors import ShapeError as ShapeError
 from antegrad.errors import TraceError as TraceError
 from antegrad.flow import cond as cond

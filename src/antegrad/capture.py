@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
@@ -110,6 +111,23 @@ def argument_names(function: Callable[..., Any], count: int) -> list[str]:
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
     return [*names, *(f"{rest}{i}" for i in range(count - len(names)))]
+
+
+def positional(
+    function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A call with keywords as one without: each in its place, or all that have none in one last dict."""
+    if not keywords:
+        return function, tuple(arguments)
+    bound = inspect.signature(function).bind(*arguments, **keywords)
+    if not bound.kwargs:
+        return function, bound.args
+
+    @wraps(function)
+    def with_keywords(*args: Any) -> Any:
+        return function(*args[:-1], **args[-1])
+
+    return with_keywords, (*bound.args, bound.kwargs)
 
 
 def input_names(arguments: Sequence[str], paths: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -23,8 +23,16 @@ class ProgramError(AntegradError):
     """A Program that breaks its own rules, found by the checker."""
 
 
+class RuleMissing(AntegradError, NotImplementedError):
+    """A primitive without the rule that a transformation asks for; the message says which and how to add it."""
+
+
 class DeviceError(AntegradError, RuntimeError):
     """A device that is unknown, or not to be had on this machine."""
+
+
+class NonFiniteError(AntegradError, FloatingPointError):
+    """A result that is NaN or infinite; the message names the equation that made it first, and the user's line."""
 
 
 class CheckpointError(AntegradError, ValueError):

@@ -118,12 +118,17 @@ def _with_unused(program: Program, own: int, everything: Sequence[Any], start: i
     return replace(program, inputs=tuple(value for value, _ in pairs), input_names=tuple(name for _, name in pairs))
 
 
-def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
+def while_loop(
+    condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any, max_steps: int | None = None
+) -> Any:
     """``while condition(carry): carry = body(carry)`` from `initial`, a pytree whose types the body must keep.
 
-    It has no reverse mode, because the number of steps is not known: use `scan` or `fori_loop` where a gradient is
-    needed.
+    It has forward mode, but no reverse mode, because the number of steps is not known. With `max_steps` it stops
+    after that many steps at the latest, and has both: it is then a `scan` of so many steps, each of which runs the
+    body or, once the condition has failed, nothing.
     """
+    if max_steps is not None:
+        return _bounded_loop(condition, body, initial, max_steps)
     leaves, structure = _leaves(initial)
     example = _example(_types(leaves), structure)
     test, test_outer = subprogram(condition, _name(condition, "condition"), example)
@@ -139,6 +144,17 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
         constants=(len(test_outer), len(step_outer)),
     )
     return tree.unflatten(structure, results)
+
+
+def _bounded_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any, max_steps: int) -> Any:
+    if max_steps < 0:
+        raise ShapeError(f"while_loop: max_steps must not be negative, found {max_steps}{_place()}")
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        return cond(condition(carry), body, lambda same: same, carry), None
+
+    step.__wrapped__ = body  # pyright: ignore[reportFunctionMemberAccess]  (its parameters name the inputs)
+    return scan(step, initial, length=max_steps)[0]
 
 
 def _check_carry(what: str, structure: Any, leaves: Sequence[Any], found: Any, types: Sequence[TensorType]) -> None:

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from antegrad import flow, ops, tree
-from antegrad.capture import trace
+from antegrad.capture import positional, trace
 from antegrad.errors import ShapeError
 from antegrad.ir.builder import Builder
 from antegrad.ir.program import Equation, Program, Value
@@ -24,7 +24,8 @@ Axes = int | None | Sequence[int | None]
 def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: int = 0) -> Callable[..., Any]:
     """`function` over a batch: each argument is split along its axis in `in_axes`, and the results are stacked.
 
-    `in_axes` is one axis for all arguments, or one for each; None hands an argument to every call as it is. Every
+    `in_axes` is one axis for all arguments, or one for each; None hands an argument to every call as it is. Keyword
+    arguments count in their places, and those without a place as one dict behind the others. Every
     array of a pytree is split along the same axis. The results get a new axis at `out_axes`. All batch axes must have
     one size; a `ShapeError` names the arguments where they have not.
 
@@ -32,13 +33,14 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: int = 0) -> 
     """
 
     @wraps(function)
-    def batched(*args: Any) -> Any:
+    def batched(*args: Any, **keywords: Any) -> Any:
+        target, args = positional(function, args, keywords)
         axes = [in_axes] * len(args) if in_axes is None or isinstance(in_axes, int) else list(in_axes)
         if len(axes) != len(args):
             raise ShapeError(f"vmap: in_axes has {len(axes)} entries, the call {len(args)} arguments")
         leaves, flags, size = _moved(args, axes)
         types = [t.with_shape(t.shape[1:]) if f else t for t, f in zip(map(type_of, leaves), flags, strict=True)]
-        traced = trace(function, *tree.unflatten(tree.structure(args), types))
+        traced = trace(target, *tree.unflatten(tree.structure(args), types))
         outer = list(traced.captured)
         flags += [False] * (len(traced.program.inputs) - len(flags))
         program = batch_program(traced.program, flags, size)

@@ -23,6 +23,7 @@ ANTEGRAD = SimpleNamespace(
     cond=ag.cond,
     switch=flow.switch,
     fori=ag.fori_loop,
+    while_loop=ag.while_loop,
     stop=ag.stop_gradient,
 )
 JAX = SimpleNamespace(
@@ -38,6 +39,7 @@ JAX = SimpleNamespace(
     scan=jax.lax.scan,
     cond=jax.lax.cond,
     switch=jax.lax.switch,
+    while_loop=jax.lax.while_loop,
     fori=jax.lax.fori_loop,
     stop=jax.lax.stop_gradient,
 )

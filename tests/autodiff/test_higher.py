@@ -300,3 +300,39 @@ def test_against_jax_with_several_trees() -> None:
     assert jax.tree_util.tree_structure(found) == jax.tree_util.tree_structure(expected)
     for a, b in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def keyed(x: Any, w: Any = 3.0, *, scale: Any = 1.0) -> Any:
+    return ops.sum(x * w * scale)
+
+
+def test_keyword_arguments_are_traced_in_their_places() -> None:
+    x, two = np.array([1.0, 2.0]), np.float64(2)
+    np.testing.assert_array_equal(ag.grad(keyed)(x, w=two), [2, 2])
+    np.testing.assert_array_equal(ag.grad(keyed)(x, scale=two), [6, 6])
+    assert ag.grad(keyed, argnums="w")(x, w=two, scale=two) == 6
+    value, gradient = ag.value_and_grad(keyed, argnums=("x", "w"))(w=two, x=x)
+    assert value == 6
+    np.testing.assert_array_equal(gradient[1], 3)
+    np.testing.assert_array_equal(ag.jacobian(keyed)(x, scale=two), [6, 6])
+    np.testing.assert_array_equal(ag.hessian(lambda x, k: ops.sum(x * x * k))(x, k=two), [[4, 0], [0, 4]])
+    np.testing.assert_array_equal(ag.vmap(keyed)(x, w=x, scale=x), [1, 8])
+
+
+def test_a_keyword_is_not_taken_for_a_dict_argument() -> None:
+    """Both calls have one structure of arguments, and mean different things."""
+
+    def function(x: Any, options: Any = None, *, scale: Any = 1.0) -> Any:
+        return x * scale + (0 if options is None else 10 * options["scale"])
+
+    compiled = ag.compile(function, device="host")
+    x = np.float64(1)
+    assert compiled(x, scale=np.float64(2)) == 2
+    assert compiled(x, {"scale": np.float64(2)}) == 21
+    assert compiled(x, scale=np.float64(3)) == 3
+    assert compiled.executables == 2
+
+
+def test_an_unknown_keyword_is_refused() -> None:
+    with pytest.raises(TypeError, match="scales"):
+        ag.grad(keyed)(np.float64(1), scales=2.0)

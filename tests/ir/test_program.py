@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import antegrad as ag
-from antegrad import ops
+from antegrad import ops, tree
 from antegrad.ir.program import Equation, Program, Source, Value, params_key
 from antegrad.ops.elementwise import add, multiply
 from antegrad.ops.sort import sort_p
@@ -179,3 +181,25 @@ def test_sources(source: Source, location: str, text: str) -> None:
 
 def test_repr_says_what_goes_in_and_out() -> None:
     assert repr(program()) == "<Program small(x: f32[3], y: f32[3]) -> (z: f32[3]), 2 equations>"
+
+
+@pytest.mark.parametrize("copied", [lambda p: pickle.loads(pickle.dumps(p)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_a_copy_is_the_same_program(copied: Callable[[Program], Program]) -> None:
+    """With embedded and captured arrays, a sub-program and a structure; its arrays stay read-only."""
+    table = np.arange(100, dtype=np.float32)
+
+    def function(params: dict[str, Any], x: Any) -> Any:
+        h = ag.scan(lambda c, row: (c + ops.tanh(row) * np.array([1.0, 2.0, 3.0], np.float32), c), params["b"], x)[0]
+        return {"loss": ops.sum(h * table[:3]) + ops.sum(table)}
+
+    program = ag.capture(function, {"b": ag.spec((3,))}, ag.spec((4, 3)))
+    for original in (program, ag.reverse(program)):
+        found = copied(original)
+        assert found.python() == original.python()
+        assert found.stablehlo() == original.stablehlo()
+        assert found.structure == original.structure
+        arrays = [*found.captured, *(v for e in found.all_equations() for v in e.params.values())]
+        assert not any(a.flags.writeable for a in arrays if isinstance(a, np.ndarray))
+        x, b = np.ones((4, 3), np.float32), np.ones(3, np.float32)
+        pair = (tree.leaves(p.run({"b": b}, x, device="host")) for p in (found, original))
+        assert all((a == b).all() for a, b in zip(*pair, strict=True))

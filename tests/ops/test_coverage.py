@@ -19,7 +19,8 @@ ELSEWHERE = {
     "call": "tests of custom derivatives and rematerialisation, which are what makes it",
     "optimization_barrier": "tests/runtime/test_emission.py; it computes nothing",
     "threefry2x32": "tests/random",
-    "while": "it has no reverse mode; its values are in tests/ops/test_control.py",
+    "while": "it has no reverse mode; its values are in tests/ops/test_control.py, forward mode in tests/autodiff",
+    "while_transpose": "it runs nowhere; tests/autodiff/test_control.py",
 }
 """What has no case, or no derivative in a case, and where it is tested."""
 

@@ -239,3 +239,32 @@ def test_agreement_of_the_devices_on_a_gradient(rng: np.random.Generator) -> Non
     host, cpu = (gradient.run(*arrays, device=device) for device in DEVICES)
     for one, two in zip(host, cpu, strict=True):
         assert np.abs(one - two).max() <= 1e-6 * np.abs(one).max()
+
+
+@pytest.mark.parametrize("device", ["host", "cpu"])
+def test_check_finite_names_the_line(device: str) -> None:
+    def guarded(x: Any, y: Any) -> Any:
+        root = ops.sqrt(x)
+        return {"total": ops.sum(root), "log": ops.where(y > 0, ops.log(y), 0)}
+
+    x, y = np.float32([1, 4]), np.float32([0, 1])
+    compiled = ag.compile(guarded, device=device, check_finite=True, donate="x")
+    given = jax.device_put(x)
+    found = compiled(given, y)
+    assert found["total"] == 3
+    assert set(found) == {"total", "log"}
+    np.testing.assert_array_equal(given, x)  # nothing is donated
+    with pytest.raises(ag.NonFiniteError, match=r"NaN comes from the forward pass, root: f32\[2\] = sqrt.*test_compile"):
+        compiled(-x, y)
+    assert compiled.executables == 1
+    slope = ag.compile(ag.grad(lambda x: ops.sum(ops.sqrt(x))), device=device, check_finite=True)
+    with pytest.raises(ag.NonFiniteError, match="infinity comes from the backward pass"):
+        slope(y)
+    unchecked = ag.compile(guarded, device=device)
+    assert np.isnan(unchecked(-x, y)["total"])
+
+
+def test_check_finite_of_a_program_without_floats() -> None:
+    compiled = ag.compile(ag.capture(lambda x: x + 1, np.int32([1])), device="cpu", check_finite=True)
+    assert np.asarray(compiled(np.int32([1]))).tolist() == [2]
+    assert compiled.memory() is not None

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from antegrad import flow, ops
+from antegrad.autodiff.forward import jvp_program
 from antegrad.autodiff.partition import determined, filled, partition
 from antegrad.autodiff.reverse import LINEARIZE, Pullback, vjp_program
-from antegrad.errors import DTypeError
 from antegrad.ir.program import Equation, Program
 from antegrad.ir.types import is_float
-from antegrad.ops.control import cond_p, scan_p, while_p
+from antegrad.ops.control import cond_p, scan_p, while_p, while_transpose_p
 from antegrad.ops.dispatch import apply, bind, part
 from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
@@ -52,17 +52,48 @@ def _only_gradients(program: Program, wrt: Sequence[str]) -> Program:
 def linearize_while(
     equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]
 ) -> tuple[Sequence[Tensor], Pullback]:
-    """A loop whose results have no cotangent; where one arrives, reverse mode would need memory of unknown size."""
+    """A loop whose pullback can only be transposed: that gives forward mode, and `reverse` refuses it by name."""
+    first, second = equation.params["constants"]
+    both = first + second
+    floats = [i for i, operand in enumerate(operands) if is_float(operand.dtype)]
+    wanted = tuple(i for i in floats if i >= both or (i >= first and active[i]))
 
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
-        place = f"\n  at {equation.source}" if str(equation.source) else ""
-        raise DTypeError(
-            "while_loop has no reverse mode, nor the forward mode that is derived from it, because the number of its "
-            "steps is not known. "
-            f"Use ag.scan or ag.fori_loop with a fixed number of steps, or ag.stop_gradient on what goes in.{place}"
-        )
+        given = filled(cotangents, equation.outputs)
+        found = bind(while_transpose_p, *operands, *given, **equation.params, wanted=wanted)
+        by_operand = dict(zip(wanted, found, strict=True))
+        return [by_operand.get(i) for i in range(len(operands))]
 
     return bind(while_p, *operands, **equation.params), pullback
+
+
+def linearize_while_transpose(
+    equation: Equation, operands: Sequence[Tensor], active: Sequence[bool]
+) -> tuple[Sequence[Tensor], Pullback]:
+    """The transpose of the pullback of a loop: the loop once more, with the tangents beside the carry."""
+    condition, body, wanted = (equation.params[key] for key in ("condition", "body", "wanted"))
+    first, both = equation.params["constants"][0], sum(equation.params["constants"])
+    count = both + len(body.outputs)
+    pushforward = jvp_program(body, [body.input_names[i - first] for i in wanted])
+    constant = [i for i in wanted if i < both]
+
+    def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
+        given = filled(cotangents, equation.outputs)
+        t_constants, t_carry = given[: len(constant)], given[len(constant) :]
+
+        def goes_on(state: Any) -> Any:
+            return apply(condition, [*operands[:first], *state[0]])[0]
+
+        def step(state: Any) -> Any:
+            carry, tangents = state
+            found = apply(pushforward, [*operands[first:both], *carry, *t_constants, *tangents])
+            own, pushed = found[: len(carry)], found[len(carry) :]
+            return own, tuple(t for t, primal in zip(pushed, own, strict=True) if is_float(primal.dtype))
+
+        _, final = flow.while_loop(goes_on, step, (tuple(operands[both:count]), tuple(t_carry)))
+        return [*[None] * count, *final]
+
+    return bind(while_transpose_p, *operands, **equation.params), pullback
 
 
 def linearize_scan(
@@ -135,4 +166,11 @@ def _wanted_inputs(equation: Equation, active: Sequence[bool]) -> list[int]:
     return [i for i in wanted if active[i] or constants <= i < constants + carries]
 
 
-LINEARIZE.update({"cond": linearize_cond, "scan": linearize_scan, "while": linearize_while})
+LINEARIZE.update(
+    {
+        cond_p.name: linearize_cond,
+        scan_p.name: linearize_scan,
+        while_p.name: linearize_while,
+        while_transpose_p.name: linearize_while_transpose,
+    }
+)

@@ -11,8 +11,8 @@ from typing import Any
 
 from antegrad import tree
 from antegrad.autodiff.forward import jvp_program
-from antegrad.autodiff.reverse import reverse, vjp_program
-from antegrad.capture import Traced, argument_names, trace
+from antegrad.autodiff.reverse import refuse_while, reverse, vjp_program
+from antegrad.capture import Traced, argument_names, positional, trace
 from antegrad.errors import DTypeError, NameMissing, ShapeError
 from antegrad.ir.program import Program, Value
 from antegrad.ir.types import is_float
@@ -64,12 +64,14 @@ def value_and_grad(
     """A function that gives ``(function(*args), gradient)``.
 
     The gradient has the structure of the argument at `argnums` (a position or name; several give a tuple). With
-    `has_aux` the function returns ``(loss, aux)`` and the first part of the result is that pair. Raises `ShapeError`
+    `has_aux` the function returns ``(loss, aux)`` and the first part of the result is that pair. Keyword arguments are
+    traced as the others are: what is no data goes through `functools.partial`. Raises `ShapeError`
     when the loss is not a float scalar, `DTypeError` for an argument that is not float.
     """
 
-    def differentiated(*args: Any) -> tuple[Any, Any]:
-        traced = trace(function, *args)
+    def differentiated(*args: Any, **keywords: Any) -> tuple[Any, Any]:
+        target, args = positional(function, args, keywords)
+        traced = trace(target, *args)
         _check_loss(traced.program, has_aux)
         positions = argument_positions(function, argnums, len(args))
         names = _wrt(traced, positions, args)
@@ -107,8 +109,8 @@ def grad(function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = Fal
     """
     both = value_and_grad(function, argnums, has_aux)
 
-    def differentiated(*args: Any) -> Any:
-        value, gradient = both(*args)
+    def differentiated(*args: Any, **keywords: Any) -> Any:
+        value, gradient = both(*args, **keywords)
         return (gradient, value[1]) if has_aux else gradient
 
     return _named(differentiated, function, "grad")
@@ -122,7 +124,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     traced = trace(function, *primals)
     program, operands = traced.program, traced.operands(primals)
     inputs = [i for r in traced.argument_inputs for i in r if is_float(program.inputs[i].type.dtype)]
-    transformed = vjp_program(program, [program.input_names[i] for i in inputs])
+    transformed = refuse_while(vjp_program(program, [program.input_names[i] for i in inputs]))
     value = tree.unflatten(program.structure, _run(program, operands))
     count = len(program.outputs)
 

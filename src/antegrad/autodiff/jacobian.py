@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from antegrad import ops, tree
 from antegrad.autodiff.higher import argument_positions, grad, jvp, vjp
+from antegrad.capture import positional
 from antegrad.errors import DTypeError, ShapeError
 from antegrad.ir.types import is_float, type_of
 from antegrad.ops.dispatch import as_tensor
@@ -25,11 +26,12 @@ def jacobian(
     if mode not in ("reverse", "forward"):
         raise ShapeError(f'jacobian: mode must be "reverse" or "forward", found {mode!r}')
 
-    def differentiated(*args: Any) -> Any:
+    def differentiated(*args: Any, **keywords: Any) -> Any:
+        target, args = positional(function, args, keywords)
         (position,) = argument_positions(function, argnums, len(args))
 
         def of_one(argument: Any) -> Any:
-            return function(*args[:position], argument, *args[position + 1 :])
+            return target(*args[:position], argument, *args[position + 1 :])
 
         return _reverse(of_one, args[position]) if mode == "reverse" else _forward(of_one, args[position])
 

@@ -15,8 +15,10 @@ from antegrad.errors import DTypeError, NameMissing, ProgramError, ShapeError
 from antegrad.ir.builder import Builder
 from antegrad.ir.collection import collection_paused
 from antegrad.ir.names import Namer
+from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import TensorType, is_float
+from antegrad.ops.control import no_reverse_mode, while_transpose_p
 from antegrad.ops.dispatch import bind, lift, tracing
 from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
@@ -52,7 +54,7 @@ def reverse(program: Program, wrt: Iterable[str] | None = None) -> Program:
         seed = ops.ones_like(transform.primals[program.outputs[0]])
         gradients = transform.backward({program.outputs[0]: seed})
         results = [transform.primals[value] for value in program.outputs]
-    return transform.finish(f"{program.name}_gradient", [*results, *gradients])
+    return refuse_while(transform.finish(f"{program.name}_gradient", [*results, *gradients]))
 
 
 @collection_paused()
@@ -72,6 +74,14 @@ def vjp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
         gradients = transform.backward(cotangents)
         results = [transform.primals[value] for value in program.outputs]
     return transform.finish(f"{program.name}_vjp", [*results, *gradients])
+
+
+def refuse_while(pullback: Program) -> Program:
+    """`pullback` itself; a `RuleMissing` with the user's line when it would have to run a `while` loop backwards."""
+    for equation in pullback.all_equations():
+        if equation.primitive is while_transpose_p:
+            raise no_reverse_mode(equation)
+    return pullback
 
 
 def select_inputs(program: Program, wrt: Iterable[str] | None) -> list[Value]:
@@ -219,6 +229,8 @@ def linearize(
     primitive = equation.primitive
     if primitive.name in LINEARIZE:
         return LINEARIZE[primitive.name](equation, operands, active)
+    if type(primitive).vjp is Primitive.vjp:
+        raise primitive.missing("vjp` or `differentiable = False", "differentiated", equation.source)
     results = _results(equation, operands)
 
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from antegrad.errors import ProgramError
+from antegrad.errors import RuleMissing
 from antegrad.ir.code import Code, fill
 from antegrad.ir.mlir import Emitter, signature
 from antegrad.ir.types import TensorType
@@ -54,7 +54,7 @@ class Primitive:
         REGISTRY[self.name] = self
 
     def result(self, *operands: Any, **params: Any) -> TensorType | tuple[TensorType, ...]:
-        raise NotImplementedError(f"primitive {self.name} declares no type rule")
+        raise self.missing("result", "captured")
 
     def result_types(self, operands: Sequence[TensorType], params: Any) -> tuple[TensorType, ...]:
         """The types of all results."""
@@ -66,15 +66,19 @@ class Primitive:
 
         The functions that its sub-programs became come before the operands.
         """
+        if not self.numpy:
+            raise self.missing("numpy` or `render", "printed as Python or run on the host", equation.source)
         return fill(self.numpy, self.operand_names, operands, equation.params)
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str | tuple[str, ...]:
         """Append StableHLO operations to `emitter`; the names of the results."""
+        if not self.stablehlo:
+            raise self.missing("stablehlo` or `emit", "lowered to StableHLO", equation.source)
         types = signature(equation.input_types, equation.output_types)
         return emitter.op(f"stablehlo.{self.stablehlo} {', '.join(operands)} : {types}")
 
     def vjp(self, dy: Any, y: Any, *operands: Any, **params: Any) -> Any:
-        raise ProgramError(f"primitive {self.name} declares no derivative: write its `vjp`, or differentiable = False")
+        raise self.missing("vjp` or `differentiable = False", "differentiated")
 
     def batch(self, *arguments: Any, **params: Any) -> Any:
         """``(size, operands, batched, **params)``: the results over a batch, the first axis of the flagged operands.
@@ -91,11 +95,30 @@ class Primitive:
         """What stands for each helper when a printed module is traced again; takes the helper's arguments."""
         return {helper.__name__: self for helper in self.helpers}  # pyright: ignore[reportReturnType]
 
+    def missing(self, rule: str, use: str, source: object = "") -> RuleMissing:
+        """The error for a rule that the class does not state, where a transformation asks for it."""
+        return RuleMissing(
+            f"primitive {self.name} cannot be {use}: its class {type(self).__qualname__} in {type(self).__module__} "
+            f"states no rule for that. To mend it, write `{rule}` there, as ir/primitive.py describes"
+            + (f"\n  at {source}" if str(source) else "")
+        )
+
     @property
     def operand_names(self) -> tuple[str, ...]:
         """The positional parameters of the type rule, in order."""
         code = type(self).result.__code__
         return code.co_varnames[1 : code.co_argcount]
 
+    def __reduce__(self) -> tuple[Callable[[str], Primitive], tuple[str]]:
+        """Pickled by name: there is one instance of each primitive."""
+        return _registered, (self.name,)
+
+    def __deepcopy__(self, memo: Any) -> Primitive:
+        return self
+
     def __repr__(self) -> str:
         return self.name
+
+
+def _registered(name: str) -> Primitive:
+    return REGISTRY[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,10 @@ class Equation:
     def __post_init__(self) -> None:
         if not isinstance(self.params, MappingProxyType):
             object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+            _freeze(self.params.values())
+
+    def __reduce__(self) -> tuple[type[Equation], tuple[Any, ...]]:
+        return Equation, (self.primitive, self.inputs, self.outputs, dict(self.params), self.source)
 
     @property
     def output(self) -> Value:
@@ -87,6 +91,13 @@ class Equation:
     def programs(self) -> tuple[Program, ...]:
         """The sub-programs among the params, in order."""
         return tuple(program for param in self.params.values() for program in _programs_in(param))
+
+
+def _freeze(values: Iterable[Any]) -> None:
+    """Make arrays read-only: a Program does not change."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
 
 
 def _programs_in(param: Any) -> Iterator[Program]:
@@ -122,6 +133,10 @@ class Program:
         from antegrad.ir.check import check
 
         check(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _freeze(self.captured)
 
     @property
     def input_types(self) -> tuple[TensorType, ...]:
@@ -186,6 +201,10 @@ class Program:
     def __call__(self, *arguments: Any) -> Any:
         """`run` on the default device; inside a capture the equations of this program, copied into the other."""
         return _services["call"](self, arguments)
+
+    def blame(self, *arguments: Any) -> Any:
+        """The equation that first makes a NaN or infinity of the results for `arguments` (see `tools.blame`)."""
+        return _services["blame"](self, *arguments)
 
     def function(self) -> Callable[..., Any]:
         """The function that `python` prints and the host device runs, on NumPy arrays: set a breakpoint in it."""

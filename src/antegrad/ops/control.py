@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from antegrad.errors import DTypeError, ShapeError
+from antegrad.errors import DTypeError, RuleMissing, ShapeError
 from antegrad.ir.code import Code, dtype_code
 from antegrad.ir.mlir import Emitter, ints, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation, Program
 from antegrad.ir.types import BOOL, DTYPES, TensorType
 
-__all__ = ["cond_p", "scan_p", "while_p"]
+__all__ = ["cond_p", "scan_p", "while_p", "while_transpose_p"]
 
 I32 = DTYPES["i32"]
 
@@ -125,6 +125,43 @@ def _loop(
         f'"stablehlo.while"({", ".join(initial)}) ({regions}) : ({listed}) -> ({listed})', results=len(types)
     )
     return _results(name, len(types))
+
+
+class WhileTranspose(Primitive):
+    """What the cotangents of the operands of a `while` would be, from those of its float results, which come last.
+
+    Reverse mode would have to keep every step of a loop whose number of steps is not known, so this runs nowhere. It
+    stands in a pullback because forward mode transposes that, and its transpose is a loop that carries tangents.
+    `wanted` are the positions of the operands of the loop that get a cotangent.
+    """
+
+    multiple_results = True
+
+    def result(
+        self,
+        *operands: TensorType,
+        condition: Program,
+        body: Program,
+        constants: tuple[int, int],
+        wanted: tuple[int, ...],
+    ) -> tuple[TensorType, ...]:
+        return tuple(operands[position] for position in wanted)
+
+    def render(self, equation: Equation, *operands: Code) -> Code:
+        raise no_reverse_mode(equation)
+
+    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
+        raise no_reverse_mode(equation)
+
+
+def no_reverse_mode(equation: Equation) -> RuleMissing:
+    """The error for a pullback that needs the transpose of a `while`, with the user's line."""
+    place = f"\n  at {equation.source}" if str(equation.source) else ""
+    return RuleMissing(
+        "while_loop has no reverse mode, because the number of its steps is not known: give it a bound with "
+        "max_steps=..., use ag.scan or ag.fori_loop with a fixed number of steps, use forward mode (ag.jvp, "
+        f'ag.jacobian(mode="forward")), or ag.stop_gradient on what goes in.{place}'
+    )
 
 
 def scan_helper(body: Any, constants: Any, carry: Any, xs: Any, length: Any, reverse: Any) -> Any:
@@ -243,4 +280,5 @@ def _write_slice(emitter: Emitter, buffer: str, y: str, type: TensorType, place:
 
 cond_p = Cond()
 while_p = While()
+while_transpose_p = WhileTranspose()
 scan_p = Scan()

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from antegrad import tree
-from antegrad.capture import Traced, argument_names, trace
+from antegrad.capture import Traced, argument_names, positional, trace
 from antegrad.errors import DeviceError, NameMissing, ShapeError, TraceError
 from antegrad.ir.program import Program, provide
 from antegrad.ir.types import type_of
@@ -19,6 +19,7 @@ from antegrad.ops.dispatch import apply, current_builder, untraced
 from antegrad.ops.tensor import Tensor
 from antegrad.runtime import host
 from antegrad.runtime.device import DeviceInfo, resolve
+from antegrad.runtime.finite import CheckedExecutable, with_finite_flag
 from antegrad.runtime.signature import Signature
 from antegrad.runtime.xla import XlaExecutable
 
@@ -37,7 +38,7 @@ class HostExecutable:
         return self.signature.result(host.run(self._program, [*arrays, *self._program.captured]))
 
 
-Executable = XlaExecutable | HostExecutable
+Executable = XlaExecutable | HostExecutable | CheckedExecutable
 
 
 def compile(
@@ -46,6 +47,7 @@ def compile(
     device: str | DeviceInfo | None = None,
     donate: Iterable[str] = (),
     compiler_options: Mapping[str, Any] | None = None,
+    check_finite: bool = False,
 ) -> Compiled:
     """`target` on `device` (the default device if None), as something to call.
 
@@ -62,22 +64,33 @@ def compile(
     A donated array of JAX is deleted by the call. On the host nothing is donated. `compiler_options` go to XLA as
     they are, as in `jax.jit`.
 
+    With `check_finite` a call whose results hold a NaN or an infinity raises `NonFiniteError`, which names the
+    equation that made the first of them (see `ag.blame`). The program gets one more output for that, and nothing is
+    donated, because the arguments are needed once more to find that equation.
+
     Raises `DeviceError` for a device that is not to be had, `NameMissing` for a name in `donate` that is none, and
     `ShapeError` for a donated input whose type no output has.
     """
     names = (donate,) if isinstance(donate, str) else tuple(donate)
-    settings = _Settings(resolve(device), names, compiler_options)
+    settings = _Settings(resolve(device), names, compiler_options, check_finite)
     return CompiledProgram(target, settings) if isinstance(target, Program) else CompiledFunction(target, settings)
 
 
 class _Settings:
     """Where and how to compile."""
 
-    def __init__(self, device: DeviceInfo, donate: tuple[str, ...], options: Mapping[str, Any] | None) -> None:
-        self.device, self.donate, self.options = device, donate, options
+    def __init__(
+        self, device: DeviceInfo, donate: tuple[str, ...], options: Mapping[str, Any] | None, check_finite: bool
+    ) -> None:
+        self.device, self.donate, self.options, self.check_finite = device, donate, options, check_finite
 
     def executable(self, program: Program, donate: Sequence[int]) -> Executable:
         Signature.of(program).check_donation(donate)
+        if self.check_finite:
+            return CheckedExecutable(program, self._plain(with_finite_flag(program), ()))
+        return self._plain(program, donate)
+
+    def _plain(self, program: Program, donate: Sequence[int]) -> HostExecutable | XlaExecutable:
         if self.device.handle is None:
             return HostExecutable(program)
         return XlaExecutable(program, self.device, donate, self.options)
@@ -115,8 +128,9 @@ class Compiled:
         return self._xla().compiled.memory_analysis()
 
     def _xla(self) -> XlaExecutable:
-        if isinstance(self._latest, XlaExecutable):
-            return self._latest
+        latest = self._latest.inner if isinstance(self._latest, CheckedExecutable) else self._latest
+        if isinstance(latest, XlaExecutable):
+            return latest
         reason = "nothing has been compiled yet" if self._latest is None else "the host runs program.python()"
         raise DeviceError(f"{self!r} has no XLA executable: {reason}")
 
@@ -150,27 +164,31 @@ class CompiledFunction(Compiled):
         self._by_types: dict[tuple, Executable] = {}
         self._by_leaves: dict[tuple, Executable] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        function, arguments = positional(self._function, arguments, keywords)
         leaves, structure = tree.flatten(arguments)
-        key = (structure, *map(_leaf_key, leaves))
+        key = (structure, function is self._function, *map(_leaf_key, leaves))
         executable = self._by_leaves.get(key)
         if executable is None:
-            executable = self._by_leaves[key] = self._for_types(arguments, leaves, structure)
+            executable = self._by_leaves[key] = self._for_types(function, arguments, leaves, structure)
         return executable(leaves)
 
-    def _for_types(self, arguments: Sequence[Any], leaves: Sequence[Any], structure: tree.Structure) -> Executable:
+    def _for_types(
+        self, function: Callable[..., Any], arguments: Sequence[Any], leaves: Sequence[Any], structure: tree.Structure
+    ) -> Executable:
         """The executable for the types of `leaves`, compiled when there is none."""
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             raise TraceError(f"{self._name}: a compiled function cannot be captured; call the function itself there")
         types = tuple(map(type_of, leaves))
+        key = structure, function is self._function, types
         with self._lock, untraced():
-            if (structure, types) not in self._by_types:
-                traced = trace(self._function, *tree.unflatten(structure, types))
+            if key not in self._by_types:
+                traced = trace(function, *tree.unflatten(structure, types))
                 executable = self._settings.executable(traced.program, self._donated(traced, len(arguments)))
                 self._note(executable.signature, structure)
-                self._by_types[structure, types] = self._latest = executable
+                self._by_types[key] = self._latest = executable
                 self.program = traced.program
-            return self._by_types[structure, types]
+            return self._by_types[key]
 
     def _donated(self, traced: Traced, count: int) -> list[int]:
         """The positions of the inputs that belong to the donated arguments."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from antegrad import tree
-from antegrad.ir.program import Equation, Program, Source, Value
+from antegrad.ir.program import Equation, Program, Source, Value, provide
 from antegrad.ir.text import line, value_names
 from antegrad.ir.types import is_float
 from antegrad.ops.elementwise import mul_no_nan
@@ -90,3 +90,6 @@ def _report(program: Program, value: Value, producers: dict[Value, Equation], va
         return Blame(program.name, line(equation, value_names(program)), equation.source, kind, entry, len(entries))
     name = program.input_names[program.inputs.index(value)]
     return Blame(program.name, f"input {name} ({value.type})", Source(), kind, entry, len(entries))
+
+
+provide("blame", blame)
