@@ -19,6 +19,7 @@ from antegrad.autodiff.jacobian import hvp as hvp
 from antegrad.autodiff.jacobian import jacobian as jacobian
 from antegrad.autodiff.jacobian import linearize as linearize
 from antegrad.autodiff.remat import remat as remat
+from antegrad.autodiff.residuals import residuals as residuals
 from antegrad.autodiff.reverse import reverse as reverse
 from antegrad.capture import capture as capture
 from antegrad.errors import AntegradError as AntegradError

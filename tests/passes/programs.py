@@ -164,6 +164,37 @@ class Grower:
         return ops.where(x > self.pick([0, 1]), *self.draw(st.permutations([x, y])))
 
 
+class WholeNumbers(Grower):
+    """Grows programs whose every value is a small whole number, so that every device gives the same bits.
+
+    No rounding happens, so neither the order of a sum nor a fused multiply-add can show.
+    """
+
+    def __init__(self, draw: Draw, pool: Sequence[Any]) -> None:
+        super().__init__(draw, pool, smooth=False)
+
+    def operand(self) -> Any:
+        return self.small(super().operand())
+
+    def small(self, x: Any) -> Any:
+        return ops.clip(x, -8, 8) if is_integer(x.dtype) else self.summand(x)
+
+    def unary(self, x: Any) -> Any:
+        names = ["negative", "abs", "sign", "square", "relu", "floor", "round"]
+        return getattr(ops, self.pick(names))(x) if is_float(x.dtype) else super().unary(x)
+
+    def binary(self, x: Any) -> Any:
+        others = [y for y in self.pool if y.dtype == x.dtype and _broadcasts(x.shape, y.shape)]
+        if x.dtype.kind == "b" or not others:
+            return None
+        name = self.pick(["add", "subtract", "multiply", "maximum", "minimum"])
+        return getattr(ops, name)(x, self.small(self.pick(others)))
+
+    def number(self, x: Any) -> Any:
+        name = self.pick(["add", "subtract", "multiply"])
+        return None if x.dtype.kind == "b" else getattr(ops, name)(x, self.pick([0, 1, -1, 2, 3]))
+
+
 def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
     return all(m == n or 1 in (m, n) for m, n in pairs) and math.prod(np.broadcast_shapes(a, b)) <= 4096
@@ -194,6 +225,27 @@ def programs(draw: Draw, dtypes: Sequence[str] = DTYPES_DRAWN, smooth: bool = Fa
 
     examples = draw(st.lists(types(dtypes), min_size=1, max_size=3))
     return ag.capture(function, *examples, name="drawn")
+
+
+@st.composite
+def whole_programs(draw: Draw, most: int = 40) -> Program:
+    """A program of 1 to 3 inputs and 5 to `most` operations on small whole numbers of any type."""
+
+    def function(*inputs: Any) -> Any:
+        grower = WholeNumbers(draw, inputs)
+        for _ in range(draw(st.integers(5, most))):
+            grower.grow()
+        made = grower.pool[len(inputs) :] or grower.pool
+        return [made[-1], *(made[i] for i in draw(st.lists(st.sampled_from(range(len(made))), max_size=3)))]
+
+    examples = draw(st.lists(types([*DTYPES_DRAWN, "i64", "bool"]), min_size=1, max_size=3))
+    return ag.capture(function, *examples, name="drawn")
+
+
+def whole_arrays(program: Program, seed: int = 0) -> list[np.ndarray]:
+    """Whole numbers from -8 to 8 for the inputs of `program`."""
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.integers(-8, 9, type.shape)).astype(type.dtype) for type in program.input_types]
 
 
 def arrays(program: Program, seed: int = 0) -> list[np.ndarray]:

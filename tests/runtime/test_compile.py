@@ -254,7 +254,7 @@ def test_check_finite_names_the_line(device: str) -> None:
     assert found["total"] == 3
     assert set(found) == {"total", "log"}
     np.testing.assert_array_equal(given, x)  # nothing is donated
-    with pytest.raises(ag.NonFiniteError, match=r"NaN comes from the forward pass, root: f32\[2\] = sqrt.*test_compile"):
+    with pytest.raises(ag.NonFiniteError, match=r"NaN comes from the forward pass, root: .* = sqrt.*test_compile"):
         compiled(-x, y)
     assert compiled.executables == 1
     slope = ag.compile(ag.grad(lambda x: ops.sum(ops.sqrt(x))), device=device, check_finite=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 from antegrad import ops, tree
@@ -38,49 +39,49 @@ def jacobian(
     return differentiated
 
 
-def _basis(like: Any) -> Any:
-    """Every unit tensor of the type of `like`, along a new first axis."""
-    type = type_of(like)
-    if not is_float(type.dtype):
-        raise DTypeError(f"jacobian: {type} is not a float; pass a float, such as 3.0 or x.astype('f32')")
-    return ops.reshape(ops.eye(type.size, dtype=type.dtype), (type.size, *type.shape))
+def _bases(leaves: Sequence[Any]) -> list[Any]:
+    """Every unit vector of the space of all `leaves`: along a new first axis, each leaf its part of them."""
+    total = sum(leaf.size for leaf in leaves)
+    parts, start = [], 0
+    for leaf in leaves:
+        type = type_of(leaf)
+        if not is_float(type.dtype):
+            raise DTypeError(f"jacobian: {type} is not a float; pass a float, such as 3.0 or x.astype('f32')")
+        own = ops.pad(ops.eye(type.size, dtype=type.dtype), ((start, total - start - type.size), (0, 0)))
+        parts.append(ops.reshape(own, (total, *type.shape)))
+        start += type.size
+    return parts
 
 
-def _with_zeros(leaves: Sequence[Any], place: int, unit: Any) -> list[Any]:
-    """`unit` in the place of one leaf, zeros in the others."""
-    return [unit if i == place else ops.zeros_like(leaf) for i, leaf in enumerate(leaves)]
+def _blocks(batch: Any, leaves: Sequence[Any]) -> list[Any]:
+    """The first axis of `batch` cut into the parts that belong to each of `leaves`."""
+    stops = list(accumulate(leaf.size for leaf in leaves))
+    return [batch[stop - leaf.size : stop] for leaf, stop in zip(leaves, stops, strict=True)]
 
 
 def _reverse(function: Callable[[Any], Any], argument: Any) -> Any:
     value, pullback = vjp(function, argument)
     outputs, structure = tree.flatten(value)
     outputs = [as_tensor(output) for output in outputs]
-    rows = []
-    for place, output in enumerate(outputs):
-
-        def pulled(unit: Any, place: int = place) -> Any:
-            return pullback(tree.unflatten(structure, _with_zeros(outputs, place, unit)))[0]
-
-        batch = vmap(pulled)(_basis(output))
-        rows.append(tree.map(lambda leaf, shape=output.shape: ops.reshape(leaf, (*shape, *leaf.shape[1:])), batch))
-    return tree.unflatten(structure, rows)
+    rows = vmap(lambda units: pullback(tree.unflatten(structure, units))[0])(_bases(outputs))
+    leaves, inner = tree.flatten(rows)
+    by_output = zip(*(_blocks(leaf, outputs) for leaf in leaves), strict=True)
+    shaped = [
+        tree.unflatten(inner, [ops.reshape(block, (*output.shape, *block.shape[1:])) for block in blocks])
+        for output, blocks in zip(outputs, by_output, strict=True)
+    ]
+    return tree.unflatten(structure, shaped)
 
 
 def _forward(function: Callable[[Any], Any], argument: Any) -> Any:
     inputs, structure = tree.flatten(argument)
     inputs = [as_tensor(leaf) for leaf in inputs]
-    columns = []
-    for place, leaf in enumerate(inputs):
+    columns = vmap(lambda units: jvp(function, (argument,), (tree.unflatten(structure, units),))[1])(_bases(inputs))
+    return tree.map(lambda batch: tree.unflatten(structure, _columns(batch, inputs)), columns)
 
-        def pushed(unit: Any, place: int = place) -> Any:
-            tangent = tree.unflatten(structure, _with_zeros(inputs, place, unit))
-            return jvp(function, (argument,), (tangent,))[1]
 
-        batch = vmap(pushed)(_basis(leaf))
-        columns.append(tree.map(lambda out, shape=leaf.shape: _behind(out, shape), batch))
-    outputs = tree.structure(columns[0])
-    split = [tree.leaves(column) for column in columns]
-    return tree.unflatten(outputs, [tree.unflatten(structure, list(row)) for row in zip(*split, strict=True)])
+def _columns(batch: Any, inputs: Sequence[Any]) -> list[Any]:
+    return [_behind(block, leaf.shape) for block, leaf in zip(_blocks(batch, inputs), inputs, strict=True)]
 
 
 def _behind(batch: Any, shape: tuple[int, ...]) -> Any:

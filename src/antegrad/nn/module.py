@@ -15,6 +15,7 @@ from antegrad.ir.types import type_of
 from antegrad.ops import dispatch
 
 _STATIC = "antegrad_static"
+_STATE = "antegrad_state"
 
 
 def static(**keywords: Any) -> Any:
@@ -22,7 +23,15 @@ def static(**keywords: Any) -> Any:
     return dataclasses.field(metadata={_STATIC: True}, **keywords)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def state(**keywords: Any) -> Any:
+    """A dataclass field for an array that training changes and the optimizer does not: a running mean, a counter.
+
+    A layer changes it with `antegrad.nn.context.update`; `training_call` gives the changed model.
+    """
+    return dataclasses.field(metadata={_STATE: True}, **keywords)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, state, dataclasses.field))
 class Module:
     """Base of layers and models.
 
@@ -135,6 +144,17 @@ def _in_layer(call: Any) -> Any:
     return wrapped
 
 
+def state_paths(model: Any) -> frozenset[str]:
+    """The paths of all arrays of `model` that are state and no parameters (see `state`)."""
+    paths: set[str] = set()
+    for path, module in submodules(model):
+        for field in _fields(module):
+            if field.metadata.get(_STATE):
+                inner = tree.named_leaves(getattr(module, field.name))
+                paths.update(".".join(filter(None, (path, _path_name(module, field.name), name))) for name in inner)
+    return frozenset(paths)
+
+
 class _Calls(threading.local):
     """The paths of all modules below the outermost one that is being called on this thread, by identity."""
 
@@ -156,6 +176,22 @@ def _called(module: Module) -> Iterator[str]:
         yield ""
     finally:
         _calls.paths = None
+
+
+@contextmanager
+def mounted(module: Module, path: str) -> Iterator[None]:
+    """Within the block `module`, which its owner made while it was called, and all below it have paths from `path` on."""
+    paths = _calls.paths
+    if paths is None:
+        yield
+        return
+    own = {id(inner): inner_path for inner_path, inner in submodules(module, path)}
+    paths.update(own)
+    try:
+        yield
+    finally:
+        for identity in own:
+            paths.pop(identity, None)
 
 
 def submodules(module: Any, path: str = "") -> Iterator[tuple[str, Module]]:

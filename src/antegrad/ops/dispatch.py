@@ -87,6 +87,11 @@ def layer(path: str) -> Iterator[None]:
         _tracing.layers = outer
 
 
+def current_layer() -> str:
+    """The path of the innermost layer that is being called."""
+    return _tracing.layers[-1] if _tracing.layers else ""
+
+
 @contextlib.contextmanager
 def part(name: str) -> Iterator[None]:
     """Within the block, equations belong to a part of the training step, such as ``update``."""
