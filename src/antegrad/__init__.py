@@ -1,6 +1,7 @@
 """antegrad trains neural networks with gradients that are written ahead of time, as programs that a person can read."""
 
 from antegrad import checkpoint as checkpoint
+from antegrad import data as data
 from antegrad import flow as flow
 from antegrad import losses as losses
 from antegrad import nn as nn
