@@ -465,3 +465,40 @@ def test_frames_of_the_user_are_let_go() -> None:
     program = ag.capture(function, V)
     assert freed == [True]
     assert sys.getrefcount(program) == 2
+
+
+def test_methods_of_a_tensor_are_those_of_an_array() -> None:
+    x, i = np.array([[1.5, -2.5, 3.0]]), np.array([2, 0])
+
+    def methods(x: Any) -> Any:
+        quotient, rest = divmod(x, 2)
+        turned, left = divmod(7.0, x)
+        return {
+            "var": x.var(1), "std": x.std(axis=1, ddof=1), "clip": x.clip(-1, 2), "round": x.round(), "again": round(x),
+            "dot": x.dot(x.T), "take": x.take(i, 1), "repeat": x.repeat(2, 0), "cumsum": x.cumsum(1),
+            "quotient": quotient, "rest": rest, "turned": turned, "left": left,
+        }  # fmt: skip
+
+    expected = {**methods_of_numpy(x, i)}
+    found = ag.capture(methods, x).run(x, device="host")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, err_msg=name)
+
+
+def methods_of_numpy(x: np.ndarray, i: np.ndarray) -> dict[str, np.ndarray]:
+    (quotient, rest), (turned, left) = divmod(x, 2), divmod(7.0, x)
+    return {
+        "var": x.var(1), "std": x.std(axis=1, ddof=1), "clip": x.clip(-1, 2), "round": x.round(), "again": x.round(),
+        "dot": x.dot(x.T), "take": x.take(i, 1), "repeat": x.repeat(2, 0), "cumsum": x.cumsum(1),
+        "quotient": quotient, "rest": rest, "turned": turned, "left": left,
+    }  # fmt: skip
+
+
+def test_a_traced_tensor_is_not_formatted_as_a_number() -> None:
+    def formatted(x: Any) -> Any:
+        assert f"{x}" == "Tensor(x: f32[2])"
+        return f"{x:.3f}"
+
+    with pytest.raises(ag.TraceError, match=r"formatted with '.3f'.*test_capture"):
+        ag.capture(formatted, ag.spec((2,)))

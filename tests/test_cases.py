@@ -29,31 +29,8 @@ CASES = [
 """The ids; the test of ``grad-abs-zero`` is called ``test_case_grad_abs_zero``."""
 
 PENDING = {
-    "grad-cumprod-zero": "surface: cumulative operations",
-    "grad-cumsum": "surface: cumulative operations",
-    "conv1d-dilated-strided": "surface: convolution",
-    "conv1d-groups": "surface: convolution",
-    "conv-empty-output": "surface: convolution",
-    "conv-transpose-padding": "surface: convolution",
-    "maxpool-overlap": "surface: pooling",
-    "maxpool-tie": "surface: pooling",
-    "bn-batch-one": "surface: batch normalization",
-    "dropout-key-per-step": "surface: dropout",
-    "bf16-weight-update": "mixed precision: f32 master weights",
     "clip-sharded": "distribution",
     "load-other-world-size": "distribution",
-    "accum-token-weight": "trainer: gradient accumulation",
-    "last-batch-weight": "trainer",
-    "last-batch-dropped-eval": "trainer",
-    "resume-mid-epoch": "trainer",
-    "resume-ema": "trainer: averaged weights",
-    "nan-loss-stops": "trainer",
-    "interrupt": "trainer",
-    "progress-not-tty": "trainer: progress display",
-    "save-async-failure": "trainer: saving in the background",
-    "save-async-donated": "trainer: saving in the background",
-    "dataset-too-large": "data",
-    "dataset-corrupt": "data",
 }
 """The part of the library that a case waits for."""
 

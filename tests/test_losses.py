@@ -13,7 +13,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import losses, ops
-from antegrad.errors import DTypeError, ShapeError
+from antegrad.errors import DTypeError, SettingError, ShapeError
 from tests.ops.certification import Case, cases, check_derivatives, check_forward
 from tests.support import COMPOSED, devices, run
 
@@ -76,6 +76,7 @@ def certified(loss: str, reference: Callable[..., Any], *operands: str, **params
 
 CASES = [
     *certified("mean_squared_error", lambda p, t: (p - t) ** 2, "F[4,3]", "F[4,3]"),
+    *certified("hinge", lambda s, t: jnp.maximum(0, 1 - s * t), "F[4,3]", "F[4,3]"),
     *certified("l1", lambda p, t: jnp.abs(p - t), "F[4,3]", "F[4,3]"),
     *certified("huber", huber, "F[4,3]", "F[4,3]"),
     *certified("gaussian_nll", nll, "F[4,3]", "F[4,3]", "F[4,3]:0.5:2"),
@@ -343,10 +344,28 @@ def test_l1_has_no_gradient_where_equal() -> None:
     assert loss_and_gradients(lambda x, y: losses.l1(x, y, reduction="sum"), x, y)[1].tolist() == [-1, 0, 1]
 
 
+def test_hinge_is_that_of_optax_but_flat_at_the_kink() -> None:
+    scores, targets = np.array([-2, -1, 0.5, 1, 3], F32), np.array([1, -1, 1, 1, -1], F32)
+    np.testing.assert_array_equal(
+        losses.hinge(scores, targets, reduction="none"), optax.losses.hinge_loss(scores, targets)
+    )
+    gradient = loss_and_gradients(lambda s: losses.hinge(s, targets, reduction="sum"), scores)[1]
+    np.testing.assert_array_equal(gradient, [-1, 0, -1, 0, 1])
+
+
+def test_settings_of_losses_are_refused() -> None:
+    ones = np.ones(3, F32)
+    for delta in (0.0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(SettingError, match=rf"huber: delta must be a number in \(0, inf\), found {delta!r}"):
+            losses.huber(ones, ones, delta=delta)
+    with pytest.raises(SettingError, match="gaussian_nll: eps must be"):
+        losses.gaussian_nll(ones, ones, ones, eps=0.0)
+
+
 # Common to all
 
 
-PAIRS = ["mean_squared_error", "l1", "huber", "binary_cross_entropy_with_logits", "kl_divergence"]
+PAIRS = ["mean_squared_error", "l1", "huber", "binary_cross_entropy_with_logits", "hinge", "kl_divergence"]
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -375,10 +394,21 @@ def test_integers_are_refused(name: str) -> None:
         (np.zeros((8, 1), np.int32), {}, ShapeError, r"integer labels for logits f32\[8,4\] .* \(8,\), found \(8, 1\)"),
         (np.zeros((8, 3), F32), {}, ShapeError, r"probabilities for logits f32\[8,4\] .* \(8, 4\), found \(8, 3\)"),
         (np.zeros(8, bool), {}, DTypeError, r"integers or probabilities, found bool\[8\]"),
-        (np.zeros((8, 4), F32), {"ignore_index": 0}, ValueError, "ignore_index is for integer labels"),
+        (np.zeros((8, 4), F32), {"ignore_index": 0}, SettingError, "ignore_index is for integer labels"),
         (np.zeros(8, np.int32), {"weights": np.ones(3, F32)}, ShapeError, r"weights must have shape \(4,\)"),
-        (np.zeros(8, np.int32), {"label_smoothing": 1.5}, ValueError, "label_smoothing must be in"),
-        (np.zeros(8, np.int32), {"reduction": "average"}, ValueError, "'mean', 'sum' or 'none', found 'average'"),
+        (
+            np.zeros(8, np.int32),
+            {"label_smoothing": 1.5},
+            SettingError,
+            r"label_smoothing must be a number in \[0, 1\]",
+        ),
+        (
+            np.zeros(8, np.int32),
+            {"label_smoothing": float("nan")},
+            SettingError,
+            "label_smoothing must be .* found nan",
+        ),
+        (np.zeros(8, np.int32), {"reduction": "average"}, SettingError, "'none' or 'sums', found 'average'"),
         (np.zeros(8, np.int32), {"axis": 2}, ShapeError, "axis 2"),
     ],
 )
@@ -401,7 +431,10 @@ def test_reductions_agree(name: str) -> None:
     assert none.shape == ((4,) if name == "kl_divergence" else (4, 3))
     np.testing.assert_allclose(loss(first, second, reduction="sum"), none.sum(), rtol=1e-6)
     np.testing.assert_allclose(loss(first, second), none.mean(), rtol=1e-6)
-    with pytest.raises(ValueError, match=f"{name}: reduction must be"):
+    total, count = loss(first, second, reduction="sums")
+    np.testing.assert_allclose(total, none.sum(), rtol=1e-6)
+    assert (count, count.dtype) == (none.size, F32)
+    with pytest.raises(SettingError, match=f"{name}: reduction must be"):
         loss(first, second, reduction="median")
 
 

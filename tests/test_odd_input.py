@@ -99,6 +99,69 @@ def test_f64_scalars_stay_f64():
     assert ops.add(X3, np.float64(0.2)).dtype == np.float32
 
 
+ALONG_AXES = [
+    *("sum", "prod", "max", "min", "all", "any", "mean", "var", "std", "median", "logsumexp", "softmax", "norm", "ptp"),
+    *("flip", "squeeze", "argmax", "argmin", "sort", "argsort", "cumsum", "cumprod", "cummax", "cumlogsumexp", "diff"),
+    *("count_nonzero", "nansum", "nanmax", "average", "expand_dims"),
+]
+
+
+@pytest.mark.parametrize("axis", [1.5, "0", 7, -7, True, (0, 0), np.array([0.5]), [None]], ids=repr)
+@pytest.mark.parametrize("name", ALONG_AXES)
+def test_what_is_no_axis_is_refused(name, axis):
+    with pytest.raises(ag.ShapeError, match="axis"):
+        getattr(ops, name)(X3, axis=axis)
+
+
+NO_ARRAYS = {
+    "text": np.array(["a"]),
+    "objects": np.array([None]),
+    "complex": np.array([1j]),
+    "dates": np.array(["2020-01-01"], "M8[D]"),
+    "none": None,
+    "ragged": [[1], [1, 2]],
+    "masked": np.ma.masked_array(X3, X3 > 0.5),
+}
+
+
+@pytest.mark.parametrize("operand", NO_ARRAYS.values(), ids=NO_ARRAYS)
+@pytest.mark.parametrize("name", [*ALONG_AXES[:-1], "ravel", "transpose", "rot90", "tril", "diag", "trace", "fliplr"])
+def test_what_is_no_array_is_refused(name, operand):
+    with pytest.raises(ag.DTypeError):
+        getattr(ops, name)(operand)
+
+
+NO_SIZES = [1.5, -1, "a", None, True, float("nan"), np.float32(2), 2**70, [1, [2]]]
+SIZED = {
+    "zeros": ops.zeros,
+    "full": lambda n: ops.full(n, 1),
+    "eye": ops.eye,
+    "tri": ops.tri,
+    "one_hot": lambda n: ops.one_hot(np.array([0]), n),
+    "linspace": lambda n: ops.linspace(0, 1, n),
+    "broadcast_to": lambda n: ops.broadcast_to(np.float32(1), n),
+    "tile": lambda n: ops.tile(X3, n),
+    "repeat": lambda n: ops.repeat(X3, n, 0),
+    "top_k": lambda n: ops.top_k(X3, n),
+    "segment_sum": lambda n: ops.segment_sum(X3, np.array([0, 1]), n),
+    "dynamic_slice": lambda n: ops.dynamic_slice(X3, (0, 0), n),
+}
+
+
+@pytest.mark.parametrize("size", NO_SIZES, ids=repr)
+@pytest.mark.parametrize("name", SIZED)
+def test_what_is_no_size_is_refused(name, size):
+    with pytest.raises(ag.ShapeError, match=name):
+        SIZED[name](size)
+
+
+@pytest.mark.parametrize("number", ["a", None, [1], 1.5, float("nan"), 2**70], ids=repr)
+@pytest.mark.parametrize("use", [ops.tril, ops.diagonal, ops.trace, ops.diag, ops.rot90], ids=lambda f: f.__name__)
+def test_what_is_no_integer_is_refused(use, number):
+    with pytest.raises(ag.ShapeError, match="integers"):
+        use(X3, number)
+
+
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [

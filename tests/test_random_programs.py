@@ -32,7 +32,8 @@ def assert_near(found: list[np.ndarray], expected: list[np.ndarray], scale: floa
 
 def largest_value(program: Program, given_arrays: list[np.ndarray]) -> float:
     """The largest of all values of `program`; examples in which one is too large to compare are thrown away."""
-    sizes = [float(np.max(np.abs(v), initial=1)) for v in tree.leaves(exposed(program).run(*given_arrays, device="host"))]
+    values = tree.leaves(exposed(program).run(*given_arrays, device="host"))
+    sizes = [float(np.max(np.abs(value), initial=1)) for value in values]
     assume(all(np.isfinite(size) and size < 1e6 for size in sizes))
     return max(sizes)
 

@@ -65,6 +65,18 @@ CASES = {
         lambda x, i, u: x.at[i].add(u) if isinstance(x, ops.Tensor) else ops.IndexUpdate(x)[i].add(u),
         lambda x, i, u: jnp.asarray(x).at[i].add(u), (X[0], ROWS, U), (None, 0, 0),
     ),
+    "scatter-max": (lambda x, i, u: x.at[i].max(u), lambda x, i, u: x.at[i].max(u), (X, ROWS, U), 0),
+    "cumulative": (
+        lambda x: (ops.cumsum(x, 0), ops.cumprod(x, 1, reverse=True), ops.cummax(x, 0)),
+        lambda x: (jnp.cumsum(x, 0), jax.lax.cumprod(x, 1, reverse=True), jax.lax.cummax(x, 0)), (X,), 0,
+    ),
+    "cumlogsumexp": (
+        lambda x: ops.cumlogsumexp(x, 1), lambda x: jax.lax.cumlogsumexp(x, 1), (X,), 0
+    ),
+    "median": (lambda x: ops.median(x, 0), lambda x: jnp.median(x, 0), (X,), 0),
+    "segment sum": (
+        lambda u, i: ops.segment_sum(u, i, 3), lambda u, i: jax.ops.segment_sum(u, i, 3), (U, ROWS), 0
+    ),
     "sort": (lambda x: ops.sort(x, 0), lambda x: jnp.sort(x, 0), (X,), 0),
     "dynamic slice at one place": (
         lambda x: ops.dynamic_slice(x, (1, 0), (2, 2)), lambda x: jax.lax.dynamic_slice(x, (1, 0), (2, 2)), (X,), 0

@@ -31,6 +31,7 @@ from antegrad.errors import NameMissing as NameMissing
 from antegrad.errors import NonFiniteError as NonFiniteError
 from antegrad.errors import ProgramError as ProgramError
 from antegrad.errors import RuleMissing as RuleMissing
+from antegrad.errors import SettingError as SettingError
 from antegrad.errors import ShapeError as ShapeError
 from antegrad.errors import TraceError as TraceError
 from antegrad.flow import cond as cond

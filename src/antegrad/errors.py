@@ -15,6 +15,10 @@ class DTypeError(AntegradError, TypeError):
     """Element types that do not fit, or a promotion that would lose bits."""
 
 
+class SettingError(AntegradError, ValueError):
+    """A setting of the wrong kind or out of range; the message has its name, the value and the range."""
+
+
 class TraceError(AntegradError, TypeError):
     """A traced tensor used as if it had a value, or used outside the capture that made it."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antegrad.checkpoint import ensure_writable, load, save, store
+from antegrad.checkpoint import ensure_writable, load, load_metadata, save, store, write_file
 from antegrad.errors import CheckpointError
 
 OLD = {"param.w": np.arange(64, dtype=np.float32), "param.b": np.zeros(3)}
@@ -335,3 +335,31 @@ def test_loaded_arrays_do_not_alias_the_file(tmp_path: Path) -> None:
     first = load(path)
     save(path, NEW)
     assert same(first.tensors, OLD)
+
+
+def test_metadata_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "disc.safetensors", OLD, {"note": "warm"})
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", None)  # no array is made
+        assert load_metadata(path) == {"note": "warm"}
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=rf"{path}: .*1 bytes are missing"):
+        load_metadata(path)
+    with pytest.raises(CheckpointError, match=r"disk.safetensors: No such file.*mean .*disc.safetensors"):
+        load_metadata(tmp_path / "disk.safetensors")
+
+
+def test_other_files_are_written_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run" / "latest"
+    assert write_file(path, [b"one", b"", memoryview(b"two")]) == path
+    assert path.read_bytes() == b"onetwo"
+    (path.parent / ".antegrad-0123456789abcdef.partial").touch()
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(CheckpointError, match=r"latest: No space left on device; the file that was there is unchanged"):
+        write_file(path, [b"three"])
+    assert path.read_bytes() == b"onetwo"
+    assert os.listdir(path.parent) == ["latest"]

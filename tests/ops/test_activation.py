@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import ops
-from antegrad.errors import ShapeError
+from antegrad.errors import DTypeError, ShapeError
 from tests.ops.certification import Case, cases, check_derivatives, check_forward
 from tests.support import COMPOSED, devices, run
 
@@ -23,22 +25,25 @@ def smooth(name: str, low: float = -3, high: float = 3, **options: Any) -> list[
     return [c for s in shapes for c in cases(name, f"{s}:{low}:{high}", jax=reference, bound=COMPOSED, **options)]
 
 
-def gelu_by_sigmoid(x: Any) -> Any:
+def gelu_by_sigmoid(x: Any, approximate: bool) -> Any:
     return x * jax.nn.sigmoid(np.sqrt(8 / np.pi) * (x + 0.044715 * x**3))
 
 
 # Where JAX's own form loses digits in f64 (far from 0), the reference is written out.
 CASES = [
-    *smooth("softplus"),
     *smooth("softplus", -50, 50, jax=lambda x: jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))),
     *smooth("log_sigmoid"),
     *smooth("log_sigmoid", -50, 50, jax=lambda x: jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))),
     *smooth("silu"),
-    *smooth("gelu", -1, 2),
-    *cases("gelu", "D[3,5]:-3:2", jax=gelu_by_sigmoid, bound=COMPOSED),
+    *smooth("gelu", -1, 2, jax=jax.nn.gelu, approximate=True),
+    *smooth("gelu", -1, 3, jax=jax.nn.gelu, approximate=False),
+    *smooth("gelu", -1, 3, jax=lambda x: jax.nn.gelu(x, False)),
+    *cases("gelu", "D[3,5]:-3:2", jax=gelu_by_sigmoid, bound=COMPOSED, approximate=True),
     *smooth("mish", -1, 2),
     *smooth("elu"),
     *smooth("elu", alpha=0.5),
+    *smooth("celu"),
+    *smooth("celu", alpha=0.5),
     *smooth("selu"),
     *smooth("leaky_relu", jax=lambda x, negative_slope=0.01: jax.nn.leaky_relu(x, negative_slope)),
     *smooth("leaky_relu", jax=lambda x, negative_slope: jax.nn.leaky_relu(x, negative_slope), negative_slope=0.25),
@@ -89,9 +94,10 @@ def test_gradient_at_kinks(device: str) -> None:
     assert gradient(ops.leaky_relu, [-1, 0, 1], device) == [slope, slope, 1]
     assert gradient(ops.hard_tanh, [-2, -1, 0, 1, 2], device) == [0, 1, 1, 1, 0]
     assert gradient(ops.elu, [-200, 0, 200], device) == [0, 1, 1]
+    assert gradient(partial(ops.celu, alpha=0.5), [-200, 0, 200], device) == [0, 1, 1]
 
 
-SMOOTH = ["softplus", "log_sigmoid", "silu", "gelu", "mish", "elu", "selu", "relu6", "softsign"]
+SMOOTH = ["softplus", "log_sigmoid", "silu", "gelu", "mish", "elu", "celu", "selu", "relu6", "softsign"]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -111,7 +117,7 @@ def test_nan_stays_nan(name: str) -> None:
 
 def test_bf16_is_rounded_once() -> None:
     x = np.linspace(-4, 4, 257, dtype=np.float32).astype(ag.spec((), "bf16").dtype)
-    for name in ("silu", "gelu", "mish", "hard_silu", "softplus"):
+    for name in ("silu", "gelu", "mish", "hard_silu", "softplus", "log_sigmoid", "celu"):
         function = getattr(ops, name)
         exact = function(x.astype(np.float32)).astype(x.dtype)
         np.testing.assert_array_equal(function(x), exact, err_msg=name)
@@ -120,3 +126,31 @@ def test_bf16_is_rounded_once() -> None:
 def test_glu_needs_an_even_axis() -> None:
     with pytest.raises(ShapeError, match=r"glu: axis -1 of shape \(2, 3\)"):
         ops.glu(np.zeros((2, 3), np.float32))
+
+
+def test_the_error_names_the_function() -> None:
+    for name in ("gelu", "log_sigmoid", "celu"):
+        with pytest.raises(DTypeError, match=rf"{name} is for float tensors, found i32\[3\]"):
+            getattr(ops, name)(np.arange(3, dtype=np.int32))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(("name", "expected"), [("softplus", 0.25), ("log_sigmoid", -0.25)])
+def test_second_derivative_at_0(name: str, expected: float, device: str) -> None:
+    """A composition of max and |x| would say 0."""
+    x = np.zeros(1, np.float32)
+    slope = ag.grad(lambda x: ops.sum(getattr(ops, name)(x)))
+    assert run(ag.reverse(ag.capture(lambda x: ops.sum(slope(x)), x)), [x], device)[1].tolist() == [expected]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_keeps_its_digits_in_the_negative_tail(dtype: Any) -> None:
+    """The relative error stays below (4 + x**2) eps; with ``1 + erf`` nothing would be left below -6."""
+    x = np.linspace(-12, 0, 2001, dtype=dtype)[:-1]
+    wide = x.astype(np.float64)
+    truth = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in wide])
+    own = np.finfo(np.float64).eps * wide**2  # the error of the truth, whose argument is rounded
+    program = ag.capture(ops.gelu, x)
+    for device in devices():
+        (found,) = run(program, [x], device)
+        assert (np.abs(found / truth - 1) <= (4 + wide**2) * np.finfo(dtype).eps + own).all(), device

@@ -48,7 +48,10 @@ CASES = [
     *unary("relu", -2, 2, jax=jax.nn.relu, bound=EXACT),
     *unary("exp", -5, 5),
     *unary("expm1", -2, 2),
+    *unary("exp2", -5, 5),
     *unary("log", 0.3, 9),
+    *unary("log2", 1.3, 9),
+    *unary("log10", 1.3, 9),
     *unary("log1p", -0.9, 9),
     *unary("sqrt", 0.1, 9, bound=EXACT),
     *unary("rsqrt", 0.3, 9, jax=jax.lax.rsqrt),
@@ -65,6 +68,7 @@ CASES = [
     *unary("floor", -9, 9, bound=EXACT),
     *unary("ceil", -9, 9, bound=EXACT),
     *unary("round", -9, 9, bound=EXACT),
+    *unary("trunc", -9, 9, bound=EXACT),
 ]
 
 

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW: single steps by hand, fifty steps against torch and optax, and what their programs look like."""
+"""The optimizers: single steps by hand, fifty steps against torch and optax, and what their programs look like."""
 
 from __future__ import annotations
 
@@ -77,6 +77,17 @@ def test_a_gradient_of_zero_moves_nothing(device: str) -> None:
         assert scalar_steps(optimizer, 3, [0, 0], device) == 3
 
 
+def test_a_variance_that_rounds_below_zero_is_zero() -> None:
+    """A constant gradient of 0.1: the difference of the f32 means ends at -4e-8."""
+    optimizer, parameter = optim.rmsprop(1e-9, centered=True), np.zeros(1, F32)
+    gradient, state, below = np.full(1, 0.1, F32), optimizer.init(parameter), False
+    for _ in range(2000):
+        updates, state = optimizer.update(gradient, state, parameter)
+        below |= bool(state["v"] < state["m"] ** 2)
+        assert np.isfinite(updates).all()
+    assert below
+
+
 def test_decay_uses_the_old_parameter() -> None:
     """p = 1, g = 0.5: decay of the new parameter (0.9) would give 0.891."""
     assert scalar_steps(optim.adamw(0.1, weight_decay=0.1), 1, [0.5], "host") != pytest.approx(0.891, abs=1e-4)
@@ -95,7 +106,13 @@ def problem() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
 
 
 ADAM = {"b1": 0.8, "b2": 0.99, "eps": 1e-3}
-MAKERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+
+
+def relative_step(count: Any) -> Any:
+    return jax.numpy.minimum(0.01, 1 / jax.numpy.sqrt(count + 1.0))
+
+
+MAKERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any, Any], Any] | None]] = {
     "adam": (
         lambda o: o.adam(1e-2),
         lambda o: o.adam(1e-2),
@@ -125,6 +142,38 @@ MAKERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
         lambda o: o.sgd(1e-2, 0.9, nesterov=True),
         lambda o: o.sgd(1e-2, 0.9, nesterov=True),
         lambda o, p: o.SGD(p, 1e-2, momentum=0.9, nesterov=True),
+    ),
+    "sgd-decay": (
+        lambda o: o.sgd(1e-2, 0.9, nesterov=True, weight_decay=0.1),
+        lambda o: o.chain(o.add_decayed_weights(0.1), o.sgd(1e-2, 0.9, nesterov=True)),
+        lambda o, p: o.SGD(p, 1e-2, momentum=0.9, nesterov=True, weight_decay=0.1),
+    ),
+    "rmsprop": (
+        lambda o: o.rmsprop(1e-2),
+        lambda o: o.rmsprop(1e-2, 0.99, eps_in_sqrt=False),
+        lambda o, p: o.RMSprop(p, 1e-2),
+    ),
+    "rmsprop-all": (
+        lambda o: o.rmsprop(1e-3, 0.95, 1e-3, 0.9, True, 0.1),
+        lambda o: o.chain(
+            o.add_decayed_weights(0.1), o.rmsprop(1e-3, 0.95, 1e-3, eps_in_sqrt=False, centered=True, momentum=0.9)
+        ),
+        lambda o, p: o.RMSprop(p, 1e-3, 0.95, 1e-3, momentum=0.9, centered=True, weight_decay=0.1),
+    ),
+    "lion": (
+        lambda o: o.lion(1e-2, 0.8, 0.95, weight_decay=0.1),
+        lambda o: o.lion(1e-2, 0.8, 0.95, weight_decay=0.1),
+        None,
+    ),
+    "adafactor": (
+        lambda o: o.adafactor(smallest_factored=1, weight_decay=0.1),
+        lambda o: o.adafactor(relative_step, min_dim_size_to_factor=1, weight_decay_rate=1e-3),
+        lambda o, p: o.Adafactor(p, 1e-2, eps=(1e-30, 1e-3), weight_decay=0.1),
+    ),
+    "adafactor-plain": (
+        lambda o: o.adafactor(1e-3, 0.6, 2.0, scale_parameter=False),
+        lambda o: o.adafactor(1e-3, 128, 0.6, multiply_by_parameter_scale=False, clipping_threshold=2.0),
+        None,
     ),
     "decayed": (
         lambda o: o.chain(o.add_decayed_weights(0.1), o.sgd(1e-2, 0.9)),
@@ -176,9 +225,11 @@ def test_fifty_steps_are_those_of_optax(name: str, device: str) -> None:
     assert [int(leaf) for path, leaf in tree.named_leaves(state).items() if path.endswith("count")] == [STEPS]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", [name for name, makers in MAKERS.items() if makers[2]])
 def test_fifty_steps_are_those_of_torch(name: str) -> None:
-    assert_near(train(MAKERS[name][0](optim), *problem(), "host")[0], by_torch(MAKERS[name][2]))
+    own, _, theirs = MAKERS[name]
+    assert theirs is not None
+    assert_near(train(own(optim), *problem(), "host")[0], by_torch(theirs))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -211,10 +262,15 @@ def test_state_has_the_names_of_checkpoints() -> None:
         "adamw": {"count": "i32[]", "m.0.w": "f32[2,3]", "v.0.w": "f32[2,3]"},
         "sgd": {"count": "i32[]"},
         "momentum": {"count": "i32[]", "momentum.0.w": "f32[2,3]"},
+        "rmsprop": {"count": "i32[]", "v.0.w": "f32[2,3]"},
+        "rmsprop-all": {"count": "i32[]", "m.0.w": "f32[2,3]", "momentum.0.w": "f32[2,3]", "v.0.w": "f32[2,3]"},
+        "lion": {"count": "i32[]", "m.0.w": "f32[2,3]"},
+        "adafactor": {"column.0.w": "f32[3]", "count": "i32[]", "row.0.w": "f32[2]"},
+        "adafactor-plain": {"count": "i32[]", "v.0.w": "f32[2,3]"},
     }
     for name, expected in names.items():
         optimizer = MAKERS[name][0](optim)
-        assert optimizer.kind == {"momentum": "sgd"}.get(name, name)
+        assert optimizer.kind == {"momentum": "sgd"}.get(name, name.partition("-")[0])
         state = tree.named_leaves(optimizer.init(parameters))
         assert {path: str(ag.spec(leaf.shape, leaf.dtype)) for path, leaf in state.items()} == expected
         assert all((leaf == 0).all() for leaf in state.values())
@@ -247,9 +303,21 @@ def test_a_bare_array_is_a_tree() -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("optimizer", [optim.adam(1e-3), optim.sgd(1e-3, 0.9), optim.adamw(1e-3)], ids=lambda o: o.kind)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optim.adam(1e-3),
+        optim.sgd(1e-3, 0.9, weight_decay=0.1),
+        optim.adamw(1e-3),
+        optim.rmsprop(1e-3, momentum=0.9, centered=True, weight_decay=0.1),
+        optim.lion(1e-3, weight_decay=0.1),
+        optim.adafactor(smallest_factored=1, weight_decay=0.1),
+        optim.muon(1e-3, weight_decay=0.1),
+    ],
+    ids=lambda o: o.kind,
+)
 def test_bf16_parameters_have_f32_state_and_updates(optimizer: optim.Optimizer, device: str) -> None:
-    parameters = {"w": np.ones(3, ml_dtypes.bfloat16)}
+    parameters = {"b": np.ones(3, ml_dtypes.bfloat16), "w": np.ones((3, 2), ml_dtypes.bfloat16)}
     updates, state = optimizer.update(parameters, optimizer.init(parameters), parameters)
     floats = [leaf for leaf in tree.leaves((updates, state)) if leaf.ndim]
     assert {leaf.dtype for leaf in floats} == {np.dtype(F32)}
@@ -285,10 +353,27 @@ def test_f64_parameters_are_trained_in_f64() -> None:
         np.testing.assert_allclose(value, expected[name], rtol=1e-12)
 
 
+def test_a_wide_gradient_does_not_widen_the_state() -> None:
+    parameters, gradients = {"w": np.ones((3, 2), F32)}, {"w": np.ones((3, 2))}
+    for name in MAKERS:
+        if name != "decayed":
+            optimizer = MAKERS[name][0](optim)
+            updates, state = optimizer.update(gradients, optimizer.init(parameters), parameters)
+            assert {leaf.dtype for leaf in tree.leaves((updates, state)) if leaf.ndim} == {np.dtype(F32)}, name
+
+
 def test_integer_parameters_are_refused() -> None:
-    for optimizer in (optim.adam(1e-3), optim.sgd(1e-3)):
+    for optimizer in (optim.adam(1e-3), optim.sgd(1e-3), optim.adafactor(), optim.lion(1e-3), optim.ema(0.9)):
         with pytest.raises(DTypeError, match=r"parameter 'steps' is i32\[2\], but only float parameters"):
             optimizer.init({"steps": np.zeros(2, np.int32)})
+
+
+def test_no_parameters_are_trained_in_no_time() -> None:
+    for name in MAKERS:
+        optimizer = MAKERS[name][0](optim)
+        updates, state = optimizer.update({}, optimizer.init({}), {})
+        assert updates == {}
+        assert [int(leaf) for leaf in tree.leaves(state)] == [1], name
 
 
 # Wrong use
@@ -308,16 +393,10 @@ def test_gradients_must_fit(gradients: Any, message: str) -> None:
         optimizer.update(gradients, optimizer.init(parameters), parameters)
 
 
-def test_numbers_out_of_range_are_refused() -> None:
-    for make in (
-        lambda: optim.adam(1e-3, b1=1.0),
-        lambda: optim.adam(1e-3, b2=-0.1),
-        lambda: optim.adamw(1e-3, eps=0.0),
-        lambda: optim.sgd(1e-3, momentum=1.0),
-        lambda: optim.sgd(1e-3, nesterov=True),
-    ):
-        with pytest.raises(ValueError, match=r"(adamw?|sgd): "):
-            make()
+def test_a_schedule_gives_one_number() -> None:
+    optimizer = optim.sgd(lambda count: np.ones(1, F32))
+    with pytest.raises(ShapeError, match=r"a learning rate is one number, .* gave shape \(1,\)"):
+        optimizer.update(np.ones(1, F32), optimizer.init(np.ones(1, F32)), np.ones(1, F32))
 
 
 # Programs
@@ -348,4 +427,6 @@ def test_f32_stays_f32() -> None:
         program = step_program(MAKERS[name][0](optim), disc_parameters())
         types = {equation.output.type.dtype for equation in program.equations}
         assert types <= {np.dtype(F32), np.dtype(np.int32)}, name
-        assert sum(equation.primitive.name == "convert" for equation in program.equations) <= 1, name
+        converted = [equation.output.type for equation in program.equations if equation.primitive.name == "convert"]
+        assert len(converted) <= (2 if name == "adafactor" else 1), name
+        assert all(type.shape == () for type in converted), name

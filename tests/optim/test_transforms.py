@@ -11,7 +11,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import optim, tree
-from antegrad.errors import ShapeError
+from antegrad.errors import SettingError, ShapeError
 from tests.support import devices
 
 F32 = np.float32
@@ -78,11 +78,13 @@ def test_clip_is_that_of_optax() -> None:
 
 
 def test_clip_refuses() -> None:
-    for max_norm in (-1.0, INF, NAN):
-        with pytest.raises(ValueError, match="max_norm must be a finite number >= 0"):
-            optim.clip_by_global_norm(max_norm)
-    with pytest.raises(ValueError, match="max_value must be >= 0"):
-        optim.clip_by_value(-1.0)
+    for max_norm in (-1.0, INF, NAN, "1", None, True):
+        message = rf"clip_by_global_norm: max_norm must be a number in \[0, inf\), found {max_norm!r}"
+        with pytest.raises(SettingError, match=message):
+            optim.clip_by_global_norm(max_norm)  # pyright: ignore
+    for max_value in (-1.0, NAN, "1"):
+        with pytest.raises(SettingError, match=rf"clip_by_value: max_value must be .*\], found {max_value!r}"):
+            optim.clip_by_value(max_value)  # pyright: ignore
 
 
 @pytest.mark.parametrize("device", devices())
@@ -165,9 +167,11 @@ def test_chains_nest() -> None:
     assert optimizer.readings["skipped"](state) == 1
 
 
-def test_an_empty_chain_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
+def test_what_makes_no_chain_is_refused() -> None:
+    with pytest.raises(SettingError, match="at least one"):
         optim.chain()
+    with pytest.raises(SettingError, match=r"chain: each part must be an Optimizer, found 0\.1"):
+        optim.chain(optim.clip_by_value(1.0), 0.1)  # pyright: ignore
 
 
 # Readings
@@ -187,7 +191,15 @@ def test_readings() -> None:
     assert fixed.readings["learning_rate"](fixed.init(parameters)) == F32(0.5)
 
 
-RATED = [optim.sgd(RATE), optim.sgd(RATE, 1e-9), optim.adam(RATE, b1=0, b2=0), optim.adamw(RATE, b1=0, b2=0)]
+RATED = [
+    optim.sgd(RATE),
+    optim.sgd(RATE, 1e-9),
+    optim.adam(RATE, b1=0, b2=0),
+    optim.adamw(RATE, b1=0, b2=0),
+    optim.rmsprop(RATE, decay=0),
+    optim.lion(RATE),
+    optim.adafactor(RATE, scale_parameter=False),
+]
 
 
 @pytest.mark.parametrize("device", devices())
@@ -199,6 +211,13 @@ def test_the_rate_that_is_read_is_the_rate_that_is_applied(optimizer: optim.Opti
         updates, state = update(optimizer, arrays([1]), device, state)
         moved.append(-updates[0].item() / (1.01 if optimizer.kind == "adamw" else 1))
     np.testing.assert_allclose(moved, [0.25, 0.5, 0.75, 1, 1], rtol=2e-7)
+
+
+def test_readings_of_two_optimizers_in_a_chain_have_two_names() -> None:
+    optimizer = optim.chain(optim.sgd(0.5), optim.sgd(0.25))
+    state = optimizer.init({"w": np.ones(2, F32)})
+    found = {name: float(reading(state)) for name, reading in optimizer.readings.items()}
+    assert found == {"learning_rate": 0.5, "learning_rate_sgd_2": 0.25}
 
 
 # Weight decay

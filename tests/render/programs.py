@@ -75,7 +75,7 @@ def branches(x: Any, n: Any) -> Any:
 
 
 def moved(x: Any, i: Any) -> Any:
-    padded = ops.pad(x, ((1, 0), (0, 2)), 0.5)
+    padded = ops.pad(x, ((1, 0), (0, 2)), value=0.5)
     taken = ops.take(padded, i, axis=1)
     changed = padded.at[np.array([0, 2, 0])].add(1.0).at[1].set(2.0)
     block = ops.dynamic_slice(x, (i[0], i[1]), (2, 2))

@@ -23,6 +23,7 @@ from tests.support import assert_same_bits, assert_within
 X = np.array([[0.5, -1.5, 2.5], [-0.0, 0.25, -3.0]], np.float32)
 Y = np.array([[2.0, 0.5, -0.75], [1.0, -2.0, 4.0]], np.float32)
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1.5, -2.5], np.float32)
+GAMMA = np.array([-1, -1.75, 0.125, 3, 20], np.float32)
 INTS = np.array([7, -7, 0, 3, -(2**31), 1], np.int32)
 DIVISORS = np.array([2, 3, 5, 0, -1, 33], np.int32)
 U = np.array([0, 1, 200, 255], np.uint8)
@@ -32,6 +33,7 @@ ROWS = np.arange(10, dtype=np.float32).reshape(5, 2) + 0.5
 TIES = np.array([[1, 3, 3, 2], [np.nan, 9, np.nan, 1], [-np.inf] * 4, [0.0, -0.0, 0.0, -1]], np.float32)
 BF16_ONES = np.ones(1024, ml_dtypes.bfloat16)
 KEY, COUNTERS = np.array([3, 7], np.uint32), np.arange(6, dtype=np.uint32)
+MATRIX = np.array([[0.5, 2, 1], [3, -1, 0], [1, 1, 4]], np.float32)
 OUTER = np.arange(100, dtype=np.float32)
 """More elements than are embedded, so that a loop body takes it from outside."""
 
@@ -62,9 +64,11 @@ def nested(x: Any, rows: Any) -> Any:
 
 
 UNARY = ["abs", "negative", "sign", "relu", "exp", "expm1", "sqrt", "log", "log1p", "rsqrt", "cbrt", "sin", "cos"]
-UNARY += ["tan", "tanh", "sigmoid", "floor", "ceil", "round", "isfinite", "erf", "erfinv"]
+UNARY += ["tan", "tanh", "sigmoid", "floor", "ceil", "round", "isfinite", "erf", "erfinv", "erfc", "ndtr", "softplus"]
+UNARY += ["exp2", "log2", "log10", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh"]
+UNARY += ["i0e", "i1e"]
 BINARY = ["add", "subtract", "multiply", "mul_no_nan", "divide", "truncated_remainder", "maximum", "minimum", "power"]
-BINARY += ["arctan2", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+BINARY += ["arctan2", "hypot", "logaddexp", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
 INTEGER = ["truncated_divide", "truncated_remainder", "bitwise_and", "bitwise_or", "bitwise_xor"]
 
 Row = tuple[str, Callable[..., Any], tuple[Any, ...]]
@@ -77,6 +81,7 @@ TABLE: list[Row] = [
     ("right_shift u8", lambda x: (x >> np.uint8(3), x << np.uint8(9)), (U,)),
     ("invert", lambda x, b: (~x, ~b), (INTS, INTS > 0)),
     ("sign u8", ops.sign, (U,)),
+    ("gamma", lambda x: (ops.lgamma(x), ops.digamma(x), ops.polygamma(2, x)), (np.append(np.abs(SPECIAL), GAMMA),)),
     ("clip", lambda x: ops.clip(x, -1, 2), (SPECIAL,)),
     ("fma", ops.fma, (X, Y, X)),
     ("where", ops.where, (X > 0, X, Y)),
@@ -101,12 +106,28 @@ TABLE: list[Row] = [
     ("argmax, argmin", lambda x: (ops.argmax(x, 1), ops.argmin(x, 1), ops.argmax(x, 0)), (TIES,)),
     ("dot_general", lambda x, y: ops.dot_general(x, y, ((2,), (1,)), ((0,), (2,))), (CUBE, CUBE.reshape(3, 4, 2))),
     ("dot of nothing", lambda x, y: x @ y, (np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32))),
+    ("cholesky", lambda x: ops.cholesky(x @ x.T), (MATRIX,)),
+    ("triangular_solve", lambda a, b: ops.triangular_solve(a, b, lower=False), (MATRIX, MATRIX[:, :2].copy())),
+    ("lu, solve, inverse", lambda x, b: (ops.lu(x), ops.solve(x, b), ops.inverse(x)), (MATRIX, MATRIX[0])),
+    ("slogdet", lambda x: ops.slogdet(ops.stack([x, x * 0])), (MATRIX,)),
+    ("conv_general", lambda x, y: ops.conv(x[None], y, (1, 2), "SAME", groups=2), (CUBE, CUBE.reshape(3, 2, 2, 2))),
+    ("conv_general of nothing", lambda x, y: ops.conv(x[None][:0], y), (CUBE, CUBE.reshape(1, 3, 4, 2))),
+    ("reduce_window_max", lambda x: ops.max_pool(x, 2, 1, 1), (TIES[None],)),
     ("take", lambda x, i: (ops.take_p(x, i, 1), ops.take_p(x, i.reshape(5, 1), 2)), (CUBE, PLACES)),
     ("take u8", lambda x, i: ops.take_p(x, i, 0), (CUBE, U)),
     ("scatter add", lambda x, i, u: ops.scatter_p(x, i, u, 0, "add"), (np.zeros((4, 2), np.float32), PLACES, ROWS)),
     ("scatter set", lambda x, i, u: ops.scatter_p(x, i, u, 1, "set"), (CUBE[:, 0], PLACES, ROWS.reshape(2, 5))),
+    *(
+        (f"scatter {mode}", lambda x, i, u, mode=mode: ops.scatter_p(x, i, u, 0, mode), (CUBE[0, :, :2], PLACES, ROWS))
+        for mode in ("multiply", "min", "max")
+    ),
     ("dynamic_slice", lambda x, i, j: ops.dynamic_slice_p(x, (i, j), (1, 2)), (X, index(9), index(-3))),
     ("dynamic_update_slice", lambda x, i: ops.dynamic_update_slice_p(x, x[:1, :2] * 0, (i, i)), (X, index(2))),
+    ("cumulative", lambda x: (ops.cumsum(x, 1), ops.cumprod(x, 0), ops.cummax(x, 1), ops.cummin(x, 1)), (TIES,)),
+    ("cumulative, reversed", lambda x: (ops.cumsum(x, 1, True), ops.cummax(x, 2, True)), (CUBE,)),
+    ("cumulative of nothing", lambda x: (ops.cumsum(x, 0), ops.cummax(x, 1)), (np.zeros((0, 3), np.float32),)),
+    ("linear_recurrence", lambda x: ops.linear_recurrence_p(x, x + 1, 1, True), (TIES,)),
+    ("linear_recurrence by rows", lambda x: ops.linear_recurrence_p(x / 100, x, 0), (OUTER,)),
     ("sort", lambda x: (ops.sort(x, 1), ops.argsort(x, 1)), (TIES,)),
     ("sort of several", lambda x, i: ops.sort_p((x, i, i > 1), 0), (TIES, np.arange(16, dtype=np.int32).reshape(4, 4))),
     ("threefry2x32", lambda k, c: (ops.threefry2x32(k, c, c), ops.threefry2x32(k, c[:1], c[1:2])), (KEY, COUNTERS)),

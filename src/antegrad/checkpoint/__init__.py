@@ -7,9 +7,11 @@
     parameters = restore_parameters(saved, {"0.w": spec((2, 16)), ...})
 
 Three layers, each usable alone: `codec` (bytes of the format), `store` (files) and `state` (names of training state).
+`names` takes the weights of PyTorch and Hugging Face models.
 """
 
 from antegrad.checkpoint.codec import decode, encode
+from antegrad.checkpoint.names import load_torch_names
 from antegrad.checkpoint.state import (
     FORMAT_VERSION,
     TrainingInfo,
@@ -18,7 +20,7 @@ from antegrad.checkpoint.state import (
     restore_parameters,
     training_info,
 )
-from antegrad.checkpoint.store import Checkpoint, ensure_writable, load, save
+from antegrad.checkpoint.store import Checkpoint, ensure_writable, load, load_metadata, save, write_file
 
 __all__ = [
     "FORMAT_VERSION",
@@ -28,9 +30,12 @@ __all__ = [
     "encode",
     "ensure_writable",
     "load",
+    "load_torch_names",
+    "load_metadata",
     "pack",
     "restore_optimizer",
     "restore_parameters",
     "save",
     "training_info",
+    "write_file",
 ]

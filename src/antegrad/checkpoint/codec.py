@@ -50,11 +50,16 @@ def decode(stream: io.BufferedIOBase, source: str) -> tuple[dict[str, np.ndarray
     The arrays are C-contiguous, writable and own their memory: none is a view of the file. The header is checked in
     full against the size of the file before any array is made. Raises `CheckpointError` for anything that is wrong.
     """
+    entries, metadata = decode_header(stream, source)
+    return {entry.name: _read_tensor(stream, entry, source) for entry in entries}, metadata
+
+
+def decode_header(stream: io.BufferedIOBase, source: str) -> tuple[list[Entry], dict[str, str]]:
+    """The entries in the order of their data and the metadata, checked as in `decode`; leaves `stream` at the data."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
     header = _read_header(stream, size, source)
-    entries, metadata = parse_header(header, size - LENGTH - len(header), source)
-    return {entry.name: _read_tensor(stream, entry, source) for entry in entries}, metadata
+    return parse_header(header, size - LENGTH - len(header), source)
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:

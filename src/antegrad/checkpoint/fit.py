@@ -10,16 +10,23 @@ from antegrad.ir.types import TensorType
 
 LISTED = 50
 """The most entries of one kind that a message lists; the count is always exact."""
+ADVICE = "Build the model as it was when it was saved, or load the file that was saved from this one."
 
 
 def check_fit(
-    source: str, saved: Mapping[str, TensorType], model: Mapping[str, TensorType], *, what: str, strict: bool = True
+    source: str,
+    saved: Mapping[str, TensorType],
+    model: Mapping[str, TensorType],
+    *,
+    what: str,
+    strict: bool = True,
+    advice: str = ADVICE,
 ) -> list[str]:
     """The names of `model` that `saved` has too, in the order of `model`.
 
     Raises one `CheckpointError` that lists what is missing from the file, what it has too many, and what differs in
     shape or element type (saved first, model second). Without `strict` only the last kind is refused. `source` names
-    the file, and `what` the state (``"parameters"``).
+    the file, `what` the state (``"parameters"``), and `advice` ends the message.
     """
     missing = [name for name in model if name not in saved] if strict else []
     extra = [name for name in saved if name not in model] if strict else []
@@ -33,10 +40,7 @@ def check_fit(
         _paragraph("in the file, not in the model", (f"{name} {saved[name]}" for name in extra)),
         _paragraph("of another shape or type", (_difference(name, saved, model) for name in differing)),
     ]
-    raise CheckpointError(
-        f"the {what} in {source} do not fit the model.{''.join(paragraphs)}\n"
-        "Build the model as it was when it was saved, or load the file that was saved from this one."
-    )
+    raise CheckpointError(f"the {what} in {source} do not fit the model.{''.join(paragraphs)}\n{advice}")
 
 
 def _difference(name: str, saved: Mapping[str, TensorType], model: Mapping[str, TensorType]) -> str:

@@ -14,18 +14,19 @@ import contextlib
 import difflib
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from antegrad.checkpoint.alias import refold, unfold
-from antegrad.checkpoint.codec import decode, encode
+from antegrad.checkpoint.codec import decode, decode_header, encode
 from antegrad.errors import CheckpointError
 
 PIECE = 1 << 26
@@ -70,9 +71,18 @@ def save(
     The directory is created if it is missing, leftovers of killed saves in it are removed, and a file that was there
     is replaced. Raises `CheckpointError`; the old file is then still there, unless the message says otherwise.
     """
-    target = Path(os.path.realpath(path))
     metadata = metadata or {}
-    pieces = encode(refold(tensors, metadata), metadata)
+    return write_file(path, encode(refold(tensors, metadata), metadata))
+
+
+def write_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> Path:
+    """Write `pieces`, one after the other, to the file `path`, atomically, and return the path.
+
+    When it returns, the file will last through a power failure. The directory is created if it is missing, leftovers of
+    killed saves in it are removed, and a file that was there is replaced. Raises `CheckpointError`; the old file is
+    then still there, unless the message says otherwise.
+    """
+    target = Path(os.path.realpath(path))
     _prepare(target.parent)
     existed = os.path.lexists(target)
     if existed and not os.path.isfile(target):
@@ -94,13 +104,30 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     Raises `CheckpointError` when the file is missing or cannot be trusted, naming file, tensor and numbers.
     """
     path = Path(path)
+    with _opened(path) as stream:
+        tensors, metadata = decode(stream, str(path))
+    return Checkpoint(path, unfold(tensors, metadata, str(path)), metadata)
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of the safetensors file `path`, without its arrays.
+
+    The header is checked in full against the size of the file, so what this reads is complete. Raises
+    `CheckpointError` when the file is missing or cannot be trusted.
+    """
+    with _opened(Path(path)) as stream:
+        return decode_header(stream, str(path))[1]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The file, open for reading; an `OSError` from opening or reading it becomes a `CheckpointError`."""
     try:
         with open(path, "rb") as stream:
-            tensors, metadata = decode(stream, str(path))
+            yield stream
     except OSError as error:
         advice = _similar(path) if isinstance(error, FileNotFoundError) else ""
         raise CheckpointError(f"cannot read {path}: {error.strerror}.{advice}") from error
-    return Checkpoint(path, unfold(tensors, metadata, str(path)), metadata)
 
 
 def _similar(path: Path) -> str:
@@ -171,12 +198,12 @@ def _remove_leftovers(directory: Path) -> None:
                     os.close(handle)
 
 
-def _commit(target: Path, pieces: Iterable[memoryview]) -> None:
+def _commit(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write `pieces` to a temporary file, flush it, and rename it to `target`; on failure leave nothing behind."""
     partial, handle = _create_partial(target.parent)
     try:
         for piece in pieces:
-            _write_all(handle, piece)
+            _write_all(handle, memoryview(piece))
         os.fsync(handle)
         os.replace(partial, target)
     except BaseException:

@@ -8,6 +8,13 @@ from the user's cache, else from the web, and is checked before it is used. Thos
 ``pip install antegrad[data]``.
 """
 
+from antegrad.data.augment import Augment as Augment
+from antegrad.data.augment import CutMix as CutMix
+from antegrad.data.augment import Cutout as Cutout
+from antegrad.data.augment import HorizontalFlip as HorizontalFlip
+from antegrad.data.augment import MixUp as MixUp
+from antegrad.data.augment import Normalize as Normalize
+from antegrad.data.augment import RandomCrop as RandomCrop
 from antegrad.data.cache import cache_directory as cache_directory
 from antegrad.data.cifar import cifar10 as cifar10
 from antegrad.data.dataset import Dataset as Dataset

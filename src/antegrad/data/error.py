@@ -12,7 +12,11 @@ class DataError(AntegradError, ValueError):
 
 
 class PackageMissing(AntegradError, ImportError):
-    """A package that is needed to read a format and is not installed; the message says how to install it."""
+    """A package that is needed for a purpose and is not installed; the message says how to install it.
 
-    def __init__(self, package: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package {package}: pip install antegrad[data]", name=package)
+    Args:
+      extra: the extra of antegrad that brings the package.
+    """
+
+    def __init__(self, package: str, purpose: str, extra: str = "data") -> None:
+        super().__init__(f"{purpose} needs the package {package}: pip install antegrad[{extra}]", name=package)

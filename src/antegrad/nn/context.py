@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from antegrad import random, tree
-from antegrad.errors import NameMissing, TraceError
+from antegrad import ops, random, tree
+from antegrad.errors import NameMissing, ShapeError, TraceError
+from antegrad.ir.types import type_of
 from antegrad.nn.module import Module
 from antegrad.ops.dispatch import current_layer, here
 
@@ -46,11 +47,11 @@ def training() -> Training | None:
 
 
 @contextmanager
-def entered(call: Training | None) -> Iterator[Training | None]:
+def entered(call: Training | None) -> Iterator[None]:
     """Within the block `call` is what `training` gives."""
     outer, _current.training = _current.training, call
     try:
-        yield call
+        yield
     finally:
         _current.training = outer
 
@@ -62,22 +63,30 @@ def training_call(
 
     Arguments:
       key: u32[2], from which each layer that needs randomness makes its own by its path: the masks of dropout are a
-        function of key and path. Fold the step into it: ``random.fold_in(key, step)``.
+        function of key and path. Fold the step into it, and where devices hold parts of a batch their rank:
+        ``random.fold_in(key, step)``.
       sample_weights: float[batch], 0 for a sample that only fills the batch up: batch statistics leave it out.
     Returns the result, and the model with its state fields as the call left them; parameters are the same arrays.
     Raises `TraceError` when a layer needs a key and there is none.
     """
-    with entered(Training(key, sample_weights)) as call:
+    call = Training(key, sample_weights)
+    with entered(call):
         result = model(*arguments, **keywords)
-    return result, with_leaves(model, call.updates) if call else model
+    return result, with_leaves(model, call.updates)
 
 
 def with_leaves(model: M, leaves: dict[str, Any]) -> M:
-    """`model` with other arrays at some paths; a `NameMissing` when it has no such path."""
+    """`model` with other arrays of the same types at some paths.
+
+    Raises `NameMissing` when it has no such path, and `ShapeError` for another type.
+    """
     named = tree.named_leaves(model)
     missing = sorted(set(leaves) - set(named))
     if missing:
         raise NameMissing(f"{type(model).__name__} has no array at {', '.join(missing)}; it has {', '.join(named)}")
+    for path, leaf in leaves.items():
+        if type_of(leaf) != type_of(named[path]):
+            raise ShapeError(f"{path} of {type(model).__name__} is {type_of(named[path])}, its update {type_of(leaf)}")
     return tree.unflatten(tree.structure(model), [leaves.get(path, leaf) for path, leaf in named.items()])
 
 
@@ -99,7 +108,24 @@ def layer_key(purpose: str) -> Any:
 
 
 def update(name: str, value: Any) -> None:
-    """Give the state field `name` of the layer that is being called its new `value`; nothing in evaluation."""
+    """Give the state field `name` of the layer that is being called its new `value`; nothing in evaluation.
+
+    The value takes no part in derivatives.
+    """
     call = training()
     if call is not None:
-        call.updates[".".join(filter(None, (current_layer(), name)))] = value
+        call.updates[below(current_layer(), name)] = ops.stop_gradient(value)
+
+
+def current(module: M) -> M:
+    """`module`, the layer that is being called, with its state as earlier calls of it in this one have left it."""
+    call, path = training(), current_layer()
+    if call is None:
+        return module
+    changed = {name: call.updates.get(below(path, name)) for name in tree.named_leaves(module)}
+    return with_leaves(module, {name: value for name, value in changed.items() if value is not None})
+
+
+def below(path: str, name: str) -> str:
+    """The path of `name` in the module at `path`."""
+    return ".".join(filter(None, (path, name)))

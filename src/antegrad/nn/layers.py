@@ -6,24 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 from antegrad import ops
-from antegrad.errors import ShapeError
 from antegrad.ir.types import DTypeLike, type_of
 from antegrad.nn import initializers
 from antegrad.nn.module import Module, static
-from antegrad.ops.dispatch import as_tensor, here
+from antegrad.ops.arrays import misfit
+from antegrad.ops.dispatch import as_tensor
+
+Activation = Callable[[Any], Any]
 
 
 class Dense(Module):
-    """An affine map of the last axis: ``x @ w + b``.
+    """An affine map of the last axis: ``x @ w + b``, and `activation` of that where there is one.
 
-    Arguments of the constructor: sizes of the input and output axis, a threefry `key` for the weights, the
-    initializer of `w` (LeCun normal by default, as in Flax), and whether there is a bias, which starts at 0.
+    Arguments of the constructor: sizes of the input and output axis, a threefry `key` for the weights, the activation,
+    the initializer of `w` (LeCun normal by default, as in Flax), and whether there is a bias, which starts at 0.
+    Parameters: ``w`` and ``b``.
     """
 
     w: Any
     """f32[inputs,outputs]"""
     b: Any
     """f32[outputs], or None"""
+    activation: Activation | None = static(default=None)
 
     def __init__(
         self,
@@ -31,24 +35,30 @@ class Dense(Module):
         outputs: int,
         *,
         key: Any,
-        initializer: Callable[..., Any] = initializers.lecun_normal,
+        activation: Activation | None = None,
+        initializer: initializers.Initializer = initializers.lecun_normal,
         bias: bool = True,
         dtype: DTypeLike = "f32",
     ) -> None:
         w = initializer(key, (inputs, outputs), dtype)
-        self._set(w=w, b=ops.zeros((outputs,), dtype) if bias else None)
+        self._set(w=w, b=ops.zeros((outputs,), dtype) if bias else None, activation=activation)
 
     def __call__(self, x: Any) -> Any:
         """`x` [..., inputs] to [..., outputs]; a `ShapeError` that names the layer when the last axis differs."""
         x = as_tensor(x)
         inputs, outputs = self.w.shape
         if x.ndim == 0 or x.shape[-1] != inputs:
-            raise ShapeError(
+            raise misfit(
                 f"Dense({inputs} -> {outputs}) takes an input whose last axis has size {inputs}, "
-                f"found {type_of(x)}; its weight is {type_of(self.w)}\n  at {here()}"
+                f"found {type_of(x)}; its weight is {type_of(self.w)}"
             )
-        product = x @ self.w
-        return product if self.b is None else product + self.b
+        return activated(ops.matmul(x, self.w), self.b, self.activation)
+
+
+def activated(product: Any, bias: Any, activation: Activation | None) -> Any:
+    """``activation(product + bias)``, without what is None."""
+    y = product if bias is None else ops.add(product, bias)
+    return y if activation is None else activation(y)
 
 
 class Function(Module):
@@ -58,6 +68,11 @@ class Function(Module):
 
     def __call__(self, x: Any) -> Any:
         return self.function(x)
+
+
+def as_layer(layer: Callable[..., Any]) -> Module:
+    """A module as it is, and a plain function as a `Function`."""
+    return layer if isinstance(layer, Module) else Function(layer)
 
 
 class Sequential(Module):
@@ -72,7 +87,7 @@ class Sequential(Module):
     transparent = "layers"
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
-        self._set(layers=tuple(layer if isinstance(layer, Module) else Function(layer) for layer in layers))
+        self._set(layers=tuple(map(as_layer, layers)))
 
     def __call__(self, x: Any) -> Any:
         stage = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, dataclass_transform
@@ -46,15 +46,21 @@ class Module:
 
             def __call__(self, x):
                 return x + self.scale * ops.relu(self.dense(x))
+
+    A subclass of one that writes its own ``__init__`` inherits it; ``class Wide(nn.Dense, init=False)`` tells that to
+    a type checker too.
     """
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    _written_init = False
+    """Whether ``__init__`` is written by hand, here or in a base, and not made of the fields."""
+
+    def __init_subclass__(cls, init: bool = True, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        own_init = "__init__" in cls.__dict__
-        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
+        cls._written_init = cls._written_init or "__init__" in cls.__dict__ or not init
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not cls._written_init)(cls)
         tree.register(cls, _flatten, lambda static, children: _unflatten(cls, static, children))
         if "__call__" in cls.__dict__:
-            cls.__call__ = _in_layer(cls.__dict__["__call__"])
+            cls.__call__ = in_layer(cls.__dict__["__call__"])
 
     def _set(self, **fields: Any) -> None:
         """Fill in the fields, for a subclass that writes its own ``__init__``; a module is frozen after it."""
@@ -68,7 +74,7 @@ class Module:
             object.__setattr__(self, name, value)
 
     def named_parameters(self) -> dict[str, Any]:
-        """The arrays by dotted path: ``{"0.w": ..., "0.b": ...}``, in order."""
+        """The arrays by dotted path, state included: ``{"0.w": ..., "0.b": ...}``, in order."""
         return tree.named_leaves(self)
 
     def with_parameters(self, parameters: Mapping[str, Any]) -> Any:
@@ -89,17 +95,24 @@ class Module:
         return tree.unflatten(tree.structure(self), [parameters[name] for name in own])
 
     def parameter_count(self) -> int:
-        """Number of elements in all arrays."""
-        return sum(type_of(leaf).size for leaf in tree.leaves(self))
+        """Number of elements in all arrays that are trained: state is left out."""
+        fixed = state_paths(self)
+        return sum(type_of(leaf).size for path, leaf in tree.named_leaves(self).items() if path not in fixed)
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in _fields(self))
+        shown = [field for field in _fields(self) if not _is_default(self, field)]
+        inner = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in shown)
         return f"{type(self).__name__}({inner})"
 
 
 def _fields(module: Module) -> tuple[dataclasses.Field[Any], ...]:
     # `__init_subclass__` has made every subclass a dataclass, which a type checker cannot see.
     return dataclasses.fields(module)  # pyright: ignore[reportArgumentType]
+
+
+def _is_default(module: Module, field: dataclasses.Field[Any]) -> bool:
+    """Whether a part of the structure is as it is when nobody says anything."""
+    return bool(field.metadata.get(_STATIC)) and getattr(module, field.name) == field.default
 
 
 def _short(value: Any) -> str:
@@ -133,13 +146,16 @@ def _unflatten(cls: type, static: Any, children: Any) -> Any:
     return module
 
 
-def _in_layer(call: Any) -> Any:
-    """`call` with the module's path as the current layer."""
+def in_layer(call: Any) -> Any:
+    """A method of a module, with the module's path as the current layer; ``__call__`` is decorated without asking."""
 
     @wraps(call)
     def wrapped(self: Module, *args: Any, **keywords: Any) -> Any:
         with _called(self) as path, dispatch.layer(path):
-            return call(self, *args, **keywords)
+            result = call(self, *args, **keywords)
+            if _calls.observer is not None:
+                _calls.observer(path, self, result)
+            return result
 
     return wrapped
 
@@ -155,10 +171,15 @@ def state_paths(model: Any) -> frozenset[str]:
     return frozenset(paths)
 
 
+Observer = Callable[[str, Module, Any], None]
+"""What is told of each call that has ended: the path, the module and the result."""
+
+
 class _Calls(threading.local):
     """The paths of all modules below the outermost one that is being called on this thread, by identity."""
 
     paths: dict[int, str] | None = None
+    observer: Observer | None = None
 
 
 _calls = _Calls()
@@ -179,8 +200,18 @@ def _called(module: Module) -> Iterator[str]:
 
 
 @contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Within the block `observer` is told of each call of a module on this thread."""
+    outer, _calls.observer = _calls.observer, observer
+    try:
+        yield
+    finally:
+        _calls.observer = outer
+
+
+@contextmanager
 def mounted(module: Module, path: str) -> Iterator[None]:
-    """Within the block `module`, which its owner made while it was called, and all below it have paths from `path` on."""
+    """Within the block `module`, which its owner made while it was called, has `path`, and all below it go on there."""
     paths = _calls.paths
     if paths is None:
         yield

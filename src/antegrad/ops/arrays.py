@@ -1,41 +1,63 @@
-"""Making and reshaping arrays, with NumPy's names and argument order."""
+"""Reshaping, joining and cutting arrays, with NumPy's names and argument order."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+import operator
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from antegrad import ops
-from antegrad.errors import ShapeError
-from antegrad.ir.types import DTypeLike, as_dtype, is_float
-from antegrad.ops.constant import constant
-from antegrad.ops.dispatch import as_tensor, bind, current_builder, frozen, here
+from antegrad.errors import AntegradError, DTypeError, ShapeError
+from antegrad.ir.types import type_of
+from antegrad.ops.dispatch import as_tensor, bind, here
 from antegrad.ops.promotion import number, unify
-from antegrad.ops.shape import broadcast_in_dim, concatenate_p, flip_p, iota, pad_p, reshape_p, transpose_p
+from antegrad.ops.shape import broadcast_in_dim, concatenate_p, flip_p, reshape_p, transpose_p
 
 __all__ = [
-    "arange", "broadcast_to", "concatenate", "expand_dims", "eye", "flip", "full", "full_like", "moveaxis", "name",
-    "one_hot", "ones", "ones_like", "pad", "ravel", "repeat_axis", "reshape", "split", "squeeze", "stack", "swapaxes",
-    "tile", "transpose", "tril", "triu", "zeros", "zeros_like",
+    "array_split", "atleast_1d", "atleast_2d", "broadcast_to", "concatenate", "expand_dims", "flip", "fliplr", "flipud",
+    "hstack", "moveaxis", "name", "ravel", "reshape", "rot90", "split", "squeeze", "stack", "swapaxes", "transpose",
+    "vstack",
 ]  # fmt: skip
 
 Axes = int | Sequence[int] | None
 
 
-def misfit(message: str) -> ShapeError:
+def placed(error: type[AntegradError], message: str) -> AntegradError:
     """The error, with the user's line."""
     place = str(here())
-    return ShapeError(f"{message}\n  at {place}" if place else message)
+    return error(f"{message}\n  at {place}" if place else message)
+
+
+def misfit(message: str) -> AntegradError:
+    """A `ShapeError` with the user's line."""
+    return placed(ShapeError, message)
+
+
+def listed(tensors: Iterable[Any]) -> str:
+    """``f32[2,3], f32[3]``."""
+    return ", ".join(str(type_of(tensor)) for tensor in tensors)
+
+
+def as_number(value: Any, dtype: np.dtype, operation: str) -> np.ndarray:
+    """A Python number as a scalar of `dtype`; a `DTypeError` for what is none, or when that type cannot hold it."""
+    if not isinstance(value, (bool, int, float)):
+        raise placed(DTypeError, f"{operation}: one number is needed, found {value!r}")
+    try:
+        return number(value, dtype)
+    except DTypeError as error:
+        raise placed(DTypeError, f"{operation}: {error}") from None
 
 
 def normalize_axis(axis: int, ndim: int, operation: str) -> int:
     """`axis` counted from the front; a `ShapeError` when a tensor of `ndim` axes has no such axis."""
-    if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
-        raise misfit(f"{operation}: axis {axis!r} of a tensor with {ndim} axes")
+    integer = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
+    if not integer or not -ndim <= axis < ndim:
+        expected = f"expected an integer from {-ndim} to {ndim - 1}" if ndim else "a scalar has none"
+        raise misfit(f"{operation}: axis {axis!r} of a tensor with {ndim} axes: {expected}")
     return int(axis) % ndim
 
 
@@ -43,143 +65,109 @@ def normalize_axes(axes: Axes, ndim: int, operation: str) -> tuple[int, ...]:
     """`axes` counted from the front, sorted, each once; None stands for all."""
     if axes is None:
         return tuple(range(ndim))
-    listed = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
-    result = sorted(normalize_axis(axis, ndim, operation) for axis in listed)
+    each = list(axes) if isinstance(axes, Iterable) else [axes]
+    result = sorted(normalize_axis(axis, ndim, operation) for axis in each)
     if len(set(result)) != len(result):
         raise misfit(f"{operation}: an axis stands twice in {axes}")
     return tuple(result)
 
 
-def as_shape(shape: Any) -> tuple[int, ...]:
-    """A size or a sequence of sizes as a tuple."""
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(size) for size in shape)
+def as_shape(shape: Any, operation: str, lowest: float = 0) -> tuple[int, ...]:
+    """A size or a sequence of sizes as a tuple; a `ShapeError` for what is no integer, or below `lowest`."""
+    each = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    try:
+        sizes = tuple(operator.index(size) for size in each if not isinstance(size, (bool, np.bool_)))
+    except AntegradError:
+        raise
+    except TypeError:
+        sizes = ()
+    if len(sizes) != len(each) or any(not lowest <= size < 2**63 for size in sizes):
+        raise misfit(f"{operation}: integers >= {lowest} are needed, found {shape!r}")
+    return sizes
+
+
+def as_integer(value: Any, operation: str) -> int:
+    """One integer, which may be negative; a `ShapeError` for what is none."""
+    (integer,) = as_shape((value,), operation, lowest=-math.inf)
+    return integer
 
 
 def name(x: Any, label: str) -> Any:
-    """`x` itself; in a capture it is printed under the name `label` unless a variable of the user names it."""
+    """`x` itself; in a capture it is printed under the name `label` unless a variable of the user names it.
+
+    Shapes: that of x.
+    Derivative: dy.
+    """
     if isinstance(x, ops.Tensor) and not x.value.declared:
         x.value.name = label
     return x
 
 
-def full(shape: Any, value: float, dtype: DTypeLike = "f32") -> Any:
-    """A tensor of `shape` in which every element is `value`."""
-    scalar = number(value, as_dtype(dtype))
-    traced = bind(constant, value=frozen(scalar)) if current_builder() is not None else scalar
-    return broadcast_to(traced, as_shape(shape))
-
-
-def zeros(shape: Any, dtype: DTypeLike = "f32") -> Any:
-    """A tensor of zeros."""
-    return full(shape, False if as_dtype(dtype).kind == "b" else 0, dtype)
-
-
-def ones(shape: Any, dtype: DTypeLike = "f32") -> Any:
-    """A tensor of ones."""
-    return full(shape, True if as_dtype(dtype).kind == "b" else 1, dtype)
-
-
-def full_like(x: Any, value: float) -> Any:
-    """`value` in the shape and element type of `x`."""
-    x = as_tensor(x)
-    return full(x.shape, value, x.dtype)
-
-
-def zeros_like(x: Any) -> Any:
-    """Zeros in the shape and element type of `x`."""
-    x = as_tensor(x)
-    return zeros(x.shape, x.dtype)
-
-
-def ones_like(x: Any) -> Any:
-    """Ones in the shape and element type of `x`."""
-    x = as_tensor(x)
-    return ones(x.shape, x.dtype)
-
-
-def arange(start: int, stop: int | None = None, step: int = 1, dtype: DTypeLike = "i32") -> Any:
-    """``start, start + step, ...`` below `stop` (counting down for a negative `step`); integers or whole floats."""
-    if stop is None:
-        start, stop = 0, start
-    if step == 0:
-        raise misfit("arange: a step of 0 never arrives")
-    count = max(0, math.ceil((stop - start) / step))
-    counts = iota((count,), as_dtype(dtype))
-    scaled = counts if step == 1 else counts * step
-    return scaled if start == 0 else scaled + start
-
-
-def eye(rows: int, columns: int | None = None, dtype: DTypeLike = "f32") -> Any:
-    """Ones on the diagonal, zeros elsewhere."""
-    shape = (rows, rows if columns is None else columns)
-    return ops.convert(iota(shape, np.dtype(np.int32), 0) == iota(shape, np.dtype(np.int32), 1), dtype)
-
-
-def one_hot(indices: Any, depth: int, dtype: DTypeLike = "f32") -> Any:
-    """1 at the index along a new last axis of size `depth`, 0 elsewhere; all 0 for an index out of range."""
-    indices = as_tensor(indices)
-    if indices.dtype.itemsize < 4:
-        indices = ops.convert(indices, "i32")  # an 8-bit type may not hold every position
-    positions = iota((*indices.shape, depth), indices.dtype, indices.ndim)
-    return ops.convert(expand_dims(indices, -1) == positions, dtype)
-
-
-def _triangle(x: Any, offset: int, lower: bool) -> Any:
-    x = as_tensor(x)
-    shape = x.shape[-2:]
-    rows, columns = (iota(shape, np.dtype(np.int32), axis) for axis in (0, 1))
-    keep = columns <= rows + offset if lower else columns >= rows + offset
-    return ops.where(keep, x, False if x.dtype.kind == "b" else 0)
-
-
-def tril(x: Any, k: int = 0) -> Any:
-    """`x` with zeros above the k-th diagonal of its last two axes."""
-    return _triangle(x, k, lower=True)
-
-
-def triu(x: Any, k: int = 0) -> Any:
-    """`x` with zeros below the k-th diagonal of its last two axes."""
-    return _triangle(x, k, lower=False)
-
-
 def broadcast_to(x: Any, shape: Any) -> Any:
-    """`x` stretched to `shape` by NumPy's rule."""
-    x, target = as_tensor(x), as_shape(shape)
+    """`x` stretched to `shape` by NumPy's rule.
+
+    Shapes: x (..., n) fits where each of its axes, counted from the last, has the size in `shape` or 1.
+    Edges: anything else is a `ShapeError`.
+    Derivative: the sum of dy over the axes that were stretched or are new.
+    """
+    x, target = as_tensor(x), as_shape(shape, "broadcast_to")
     if x.shape == target:
         return x
-    return bind(broadcast_in_dim, x, shape=target, dims=tuple(range(len(target) - x.ndim, len(target))))
+    new = len(target) - x.ndim
+    if new < 0 or any(size not in (1, goal) for size, goal in zip(x.shape, target[new:], strict=True)):
+        raise misfit(f"broadcast_to: {type_of(x)} does not broadcast to the shape {target}")
+    return bind(broadcast_in_dim, x, shape=target, dims=tuple(range(new, len(target))))
 
 
 def reshape(x: Any, shape: Any) -> Any:
-    """The same elements, in row-major order, under another shape; one size may be -1."""
-    x, target = as_tensor(x), as_shape(shape)
-    if target.count(-1) > 1 or any(size < -1 for size in target):
-        raise misfit(f"reshape: {target} has more than one -1, or a size below -1")
+    """The same elements, in row-major order, under another shape.
+
+    Shapes: any with as many elements; one size may be -1, and follows from the others.
+    Edges: another number of elements is a `ShapeError`, and so is a -1 that more than one size would fit.
+    Derivative: dy in the shape of x.
+    """
+    x, target = as_tensor(x), as_shape(shape, "reshape", lowest=-1)
+    if target.count(-1) > 1:
+        raise misfit(f"reshape: {target} has more than one -1")
     if -1 in target:
         rest = math.prod(size for size in target if size != -1)
         if rest == 0 or x.size % rest:
-            raise misfit(f"reshape: no size for the -1 in {target} gives the {x.size} elements of shape {x.shape}")
+            raise misfit(f"reshape: no size for the -1 in {target} gives the {x.size} elements of {type_of(x)}")
         target = tuple(x.size // rest if size == -1 else size for size in target)
     return x if target == x.shape else bind(reshape_p, x, shape=target)
 
 
 def ravel(x: Any) -> Any:
-    """The elements in row-major order along one axis."""
+    """The elements in row-major order along one axis.
+
+    Shapes: x (...) gives (size,); a scalar gives (1,).
+    Derivative: dy in the shape of x.
+    """
     return reshape(x, (as_tensor(x).size,))
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
-    """Axes in the order `axes`, or reversed."""
+    """Axes in the order `axes`, or reversed: axis i of the result is axis ``axes[i]`` of `x`.
+
+    Shapes: x (m, n, p) and axes (1, 2, 0) give (n, p, m).
+    Edges: `axes` that do not name each axis once are a `ShapeError`.
+    Derivative: dy with its axes put back.
+    """
     x = as_tensor(x)
     if axes is None:
         permutation = tuple(reversed(range(x.ndim)))
     else:
-        permutation = tuple(normalize_axis(axis, x.ndim, "transpose") for axis in axes)
+        each = axes if isinstance(axes, Iterable) else (axes,)
+        permutation = tuple(normalize_axis(axis, x.ndim, "transpose") for axis in each)
     return x if permutation == tuple(range(x.ndim)) else bind(transpose_p, x, permutation=permutation)
 
 
 def swapaxes(x: Any, first: int, second: int) -> Any:
-    """Two axes exchanged."""
+    """Two axes exchanged.
+
+    Shapes: x (..., m, ..., n, ...) gives (..., n, ..., m, ...).
+    Derivative: dy with the same axes exchanged.
+    """
     x = as_tensor(x)
     order = list(range(x.ndim))
     a, b = (normalize_axis(axis, x.ndim, "swapaxes") for axis in (first, second))
@@ -187,92 +175,203 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
     return transpose(x, order)
 
 
-def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """One axis moved, the others in their order."""
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+    """Axes `source` moved to the places `destination` of the result, the others in their order.
+
+    Shapes: x (m, n, p), source 0 and destination -1 give (n, p, m).
+    Edges: as many sources as destinations, each once, or a `ShapeError`.
+    Derivative: dy with the axes moved back.
+    """
     x = as_tensor(x)
-    a, b = (normalize_axis(axis, x.ndim, "moveaxis") for axis in (source, destination))
-    order = [axis for axis in range(x.ndim) if axis != a]
-    order.insert(b, a)
+    sources, places = (
+        [normalize_axis(axis, x.ndim, "moveaxis") for axis in (axes if isinstance(axes, Iterable) else (axes,))]
+        for axes in (source, destination)
+    )
+    if not len(sources) == len(places) == len(set(sources)) == len(set(places)):
+        raise misfit(f"moveaxis: {type_of(x)} from {source} to {destination}: as many different places are needed")
+    order = [axis for axis in range(x.ndim) if axis not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
     return transpose(x, order)
 
 
-def expand_dims(x: Any, axis: Axes) -> Any:
-    """New axes of size 1 at the places `axis` of the result."""
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+    """New axes of size 1 at the places `axis` of the result.
+
+    Shapes: x (m, n) and axis 1 give (m, 1, n).
+    Derivative: dy in the shape of x.
+    """
     x = as_tensor(x)
-    count = 1 if isinstance(axis, (int, np.integer)) else len(list(axis or ()))
-    places = normalize_axes(() if axis is None else axis, x.ndim + count, "expand_dims")
+    count = len(list(axis)) if isinstance(axis, Iterable) else 1
+    places = normalize_axes((axis,) if axis is None else axis, x.ndim + count, "expand_dims")
     sizes = iter(x.shape)
     return reshape(x, tuple(1 if place in places else next(sizes) for place in range(x.ndim + count)))
 
 
 def squeeze(x: Any, axis: Axes = None) -> Any:
-    """Axes of size 1 removed: all, or those named."""
+    """Axes of size 1 removed: all, or those named.
+
+    Shapes: x (1, m, 1) gives (m,).
+    Edges: a named axis of another size is a `ShapeError`.
+    Derivative: dy in the shape of x.
+    """
     x = as_tensor(x)
     if axis is None:
         gone = tuple(place for place, size in enumerate(x.shape) if size == 1)
     else:
         gone = normalize_axes(axis, x.ndim, "squeeze")
     if any(x.shape[place] != 1 for place in gone):
-        raise misfit(f"squeeze: not every axis in {gone} of shape {x.shape} has size 1")
+        raise misfit(f"squeeze: not every axis in {gone} of {type_of(x)} has size 1")
     return reshape(x, tuple(size for place, size in enumerate(x.shape) if place not in gone))
 
 
-def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays one after the other along `axis`."""
-    tensors = unify("concatenate", *arrays)
+def atleast_1d(x: Any) -> Any:
+    """`x` with at least one axis.
+
+    Shapes: a scalar gives (1,), all else its own shape.
+    Derivative: dy in the shape of x.
+    """
+    x = as_tensor(x)
+    return x if x.ndim else reshape(x, (1,))
+
+
+def atleast_2d(x: Any) -> Any:
+    """`x` with at least two axes, new ones in front.
+
+    Shapes: a scalar gives (1, 1), (n,) gives (1, n), all else its own shape.
+    Derivative: dy in the shape of x.
+    """
+    x = as_tensor(x)
+    return x if x.ndim > 1 else reshape(x, (1, x.size))
+
+
+def _several(operation: str, arrays: Iterable[Any]) -> tuple[Any, ...]:
+    """At least one array, all with one element type."""
+    found = list(arrays) if isinstance(arrays, Iterable) else []
+    if not found:
+        raise misfit(f"{operation}: at least one array is needed, found {arrays!r}")
+    return unify(operation, *found)
+
+
+def concatenate(arrays: Iterable[Any], axis: int | None = 0) -> Any:
+    """Arrays one after the other along `axis`; axis None flattens them first.
+
+    Shapes: (..., m, ...) and (..., n, ...) give (..., m + n, ...); element types are promoted.
+    Edges: no array, a scalar, or another axis of different sizes is a `ShapeError`.
+    Derivative: each array gets its part of dy.
+    """
+    tensors = _several("concatenate", arrays)
+    if axis is None:
+        tensors, axis = tuple(ravel(tensor) for tensor in tensors), 0
     return concatenate_p(tensors, normalize_axis(axis, tensors[0].ndim, "concatenate"))
 
 
-def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays of one shape along a new axis."""
-    tensors = unify("stack", *arrays)
+def stack(arrays: Iterable[Any], axis: int = 0) -> Any:
+    """Arrays of one shape along a new axis.
+
+    Shapes: n arrays (...) give (..., n, ...) with n at `axis`; element types are promoted.
+    Edges: no array, or two of different shapes, is a `ShapeError`.
+    Derivative: each array gets its part of dy.
+    """
+    tensors = _several("stack", arrays)
+    if len({tensor.shape for tensor in tensors}) > 1:
+        raise misfit(f"stack: arrays of one shape are needed, found {listed(tensors)}")
     place = normalize_axis(axis, tensors[0].ndim + 1, "stack")
     return concatenate_p([expand_dims(tensor, place) for tensor in tensors], place)
 
 
+def hstack(arrays: Iterable[Any]) -> Any:
+    """Arrays side by side: along the second axis, or along the one axis of vectors.
+
+    Shapes: (m, n) and (m, p) give (m, n + p); (n,) and (p,) give (n + p,).
+    Derivative: each array gets its part of dy.
+    """
+    tensors = [atleast_1d(tensor) for tensor in _several("hstack", arrays)]
+    return concatenate(tensors, 0 if tensors[0].ndim == 1 else 1)
+
+
+def vstack(arrays: Iterable[Any]) -> Any:
+    """Arrays on top of each other, along the first axis; a vector is a row.
+
+    Shapes: (m, n) and (p, n) give (m + p, n); (n,) and (n,) give (2, n).
+    Derivative: each array gets its part of dy.
+    """
+    return concatenate([atleast_2d(tensor) for tensor in _several("vstack", arrays)])
+
+
 def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
-    """`x` cut along `axis` into equal sections, or before the given indices."""
+    """`x` cut along `axis` into equal sections, or before the given indices.
+
+    Shapes: x (..., n, ...) and k sections give k tensors (..., n / k, ...).
+    Edges: k < 1, or an axis that k does not divide, is a `ShapeError`; `array_split` takes every k >= 1.
+    Derivative: the parts of dy one after the other.
+    """
     x = as_tensor(x)
     place = normalize_axis(axis, x.ndim, "split")
+    if not isinstance(sections, Iterable):
+        (count,) = as_shape(sections, "split", lowest=1)
+        if x.shape[place] % count:
+            raise misfit(f"split: {type_of(x)} along axis {place} has no {count} equal sections: use array_split")
+    return array_split(x, sections, place)
+
+
+def array_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
+    """`x` cut along `axis` into sections that differ by at most one, longer ones first, or before the given indices.
+
+    Shapes: x (..., 7, ...) and 3 sections give (..., 3, ...), (..., 2, ...) and (..., 2, ...).
+    Edges: fewer than one section is a `ShapeError`. Indices count as in a slice.
+    Derivative: the parts of dy one after the other.
+    """
+    x = as_tensor(x)
+    place = normalize_axis(axis, x.ndim, "array_split")
     size = x.shape[place]
-    if isinstance(sections, int):
-        if size % sections:
-            raise misfit(f"split: an axis of size {size} has no {sections} equal sections")
-        cuts = list(range(0, size + 1, size // sections)) if size else [0] * (sections + 1)
+    if isinstance(sections, Iterable):
+        cuts = [0, *as_shape(sections, "split", lowest=-size), size]
     else:
-        cuts = [0, *sections, size]
-    index = (slice(None),) * place
-    return [x[(*index, slice(a, b))] if b > a or size else x for a, b in pairwise(cuts)]
+        (count,) = as_shape(sections, "array_split", lowest=1)
+        cuts = list(accumulate((size // count + (part < size % count) for part in range(count)), initial=0))
+    return [ops.getitem(x, (*[slice(None)] * place, slice(start, stop))) for start, stop in pairwise(cuts)]
 
 
 def flip(x: Any, axis: Axes = None) -> Any:
-    """Elements in reverse order along `axis`, or along all axes."""
+    """Elements in reverse order along `axis`, or along all axes.
+
+    Shapes: that of x.
+    Derivative: dy reversed along the same axes.
+    """
     x = as_tensor(x)
     return flip_p(x, normalize_axes(axis, x.ndim, "flip"))
 
 
-def tile(x: Any, repeats: Any) -> Any:
-    """`x` repeated as a whole, along each axis."""
-    x, counts = as_tensor(x), as_shape(repeats)
-    counts = (1,) * (x.ndim - len(counts)) + counts
-    shape = (1,) * (len(counts) - x.ndim) + x.shape
-    spread = tuple(size for pair in zip(counts, shape, strict=True) for size in pair)
-    ones = tuple(size for n in shape for size in (1, n))
-    return reshape(broadcast_to(reshape(x, ones), spread), tuple(c * n for c, n in zip(counts, shape, strict=True)))
+def flipud(x: Any) -> Any:
+    """Elements in reverse order along the first axis.
+
+    Shapes: that of x, with at least one axis.
+    Derivative: dy reversed along the first axis.
+    """
+    return flip(x, 0)
 
 
-def repeat_axis(x: Any, repeats: int, axis: int) -> Any:
-    """Every element along `axis` repeated in place, as ``np.repeat`` with one count."""
-    x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "repeat")
-    spread = (*x.shape[: place + 1], repeats, *x.shape[place + 1 :])
-    shape = (*x.shape[:place], x.shape[place] * repeats, *x.shape[place + 1 :])
-    return reshape(broadcast_to(expand_dims(x, place + 1), spread), shape)
+def fliplr(x: Any) -> Any:
+    """Elements in reverse order along the second axis.
+
+    Shapes: that of x, with at least two axes.
+    Derivative: dy reversed along the second axis.
+    """
+    return flip(x, 1)
 
 
-def pad(x: Any, widths: Any, value: float = 0) -> Any:
-    """`x` with `value` around it; `widths` is one number, one pair, or a pair an axis, as in ``np.pad``."""
-    x = as_tensor(x)
-    pairs = np.broadcast_to(np.asarray(widths, np.int64), (x.ndim, 2)).tolist()
-    fill = number(value if is_float(x.dtype) else bool(value) if x.dtype.kind == "b" else int(value), x.dtype)
-    return pad_p(x, fill, [low for low, _ in pairs], [high for _, high in pairs], (0,) * x.ndim)
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
+    """`x` turned `k` times by a right angle in the plane of two axes, from the first towards the second.
+
+    Shapes: x (m, n) gives (n, m) for odd k, else (m, n).
+    Edges: fewer than two different axes are a `ShapeError`.
+    Derivative: dy turned back.
+    """
+    x, k = as_tensor(x), as_integer(k, "rot90")
+    first, second = (normalize_axis(axis, x.ndim, "rot90") for axis in as_shape(axes, "rot90", lowest=-x.ndim))
+    if first == second:
+        raise misfit(f"rot90: two different axes are needed, found {axes}")
+    if k % 2 == 0:
+        return flip(x, (first, second)) if k % 4 else x
+    return flip(swapaxes(x, first, second), first if k % 4 == 1 else second)

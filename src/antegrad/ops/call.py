@@ -15,6 +15,9 @@ from antegrad.ops.dispatch import bind
 
 __all__ = ["call_p", "optimization_barrier"]
 
+RULES: dict[str, Any] = {}
+"""Rules by name for the calls that `ops` makes and cannot import them for; `autodiff.remat` puts ``remat`` here."""
+
 
 class Call(Primitive):
     """The results of `program` on the operands. `rule` says how it is differentiated (`autodiff.custom`, `remat`)."""

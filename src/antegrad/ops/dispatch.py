@@ -144,7 +144,10 @@ def as_array(operand: Any) -> np.ndarray:
             raise DTypeError(f"{operand} does not fit in i32, the type of a Python integer") from None
     if isinstance(operand, np.ma.MaskedArray):
         raise DTypeError("a masked array would lose its mask: use .filled(...), or ops.where with the mask")
-    array = np.asarray(operand)
+    try:
+        array = np.asarray(operand)
+    except ValueError:
+        raise DTypeError(f"rows of different lengths are no array: {operand!r}") from None
     as_dtype(array.dtype.newbyteorder("="))
     return array if array.dtype.isnative else array.astype(as_dtype(array.dtype.newbyteorder("=")))
 

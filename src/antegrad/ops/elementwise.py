@@ -18,8 +18,8 @@ from antegrad.ops.dispatch import bind
 from antegrad.ops.promotion import harmonise
 
 __all__ = [
-    "abs", "add", "clip", "divide", "floor_divide", "maximum", "minimum", "mul_no_nan", "multiply", "negative",
-    "relu", "remainder", "sign", "square", "reciprocal", "subtract", "truncated_divide", "truncated_remainder",
+    "abs", "add", "clip", "divide", "maximum", "minimum", "mul_no_nan", "multiply", "negative", "reciprocal", "relu",
+    "sign", "square", "subtract",
 ]  # fmt: skip
 
 
@@ -77,7 +77,12 @@ class Binary(Elementwise):
 
 
 class Add(Binary):
-    """``x + y``."""
+    """``x + y``.
+
+    Shapes: x and y broadcast.
+    Edges: integers wrap around; floats overflow to an infinity.
+    Derivative: dy and dy.
+    """
 
     numpy = "{x} + {y}"
     stablehlo = "add"
@@ -87,7 +92,12 @@ class Add(Binary):
 
 
 class Subtract(Binary):
-    """``x - y``."""
+    """``x - y``.
+
+    Shapes: x and y broadcast.
+    Edges: integers wrap around; floats overflow to an infinity.
+    Derivative: dy and -dy.
+    """
 
     numpy = "{x} - {y}"
     stablehlo = "subtract"
@@ -97,7 +107,12 @@ class Subtract(Binary):
 
 
 class Multiply(Binary):
-    """``x * y``."""
+    """``x * y``.
+
+    Shapes: x and y broadcast.
+    Edges: integers wrap around; floats overflow to an infinity.
+    Derivative: ``dy * y`` and ``dy * x``.
+    """
 
     numpy = "{x} * {y}"
     stablehlo = "multiply"
@@ -115,6 +130,10 @@ class MulNoNan(Binary):
     """``cotangent * factor``, and 0 where the cotangent is 0 even if the factor is infinite or NaN.
 
     The reverse rules whose factor can be infinite use it, so that an element that a select left out stays out.
+
+    Shapes: cotangent and factor, floats, broadcast.
+    Edges: NaN for an infinite cotangent and a factor of 0, as in the product.
+    Derivative: itself by ``factor``, and ``dy * cotangent``, 0 where the cotangent is 0.
     """
 
     numpy = "mul_no_nan_helper({x}, {y})"
@@ -135,7 +154,12 @@ class MulNoNan(Binary):
 
 
 class Divide(Binary):
-    """``x / y`` for floats."""
+    """``x / y``, of floats.
+
+    Shapes: x and y broadcast.
+    Edges: an infinity or NaN where y is 0.
+    Derivative: ``dy / y`` and ``-dy * x / y**2``.
+    """
 
     numpy = "{x} / {y}"
     stablehlo = "divide"
@@ -145,44 +169,13 @@ class Divide(Binary):
         return mul_no_nan(dy, 1 / b), mul_no_nan(-dy, y / b)
 
 
-def truncated_divide_helper(x: Any, y: Any) -> Any:
-    """Integer quotient rounded toward zero; all bits set where the divisor is 0."""
-    x, y = (np.asarray(operand, np.result_type(x, y)) for operand in (x, y))
-    safe = np.where(y == 0, np.ones_like(y), y)
-    quotient = (x - np.fmod(x, safe)) // safe
-    return np.where(y == 0, ~np.zeros_like(x), quotient)
-
-
-class TruncatedDivide(Binary):
-    """Integer quotient rounded toward zero; all bits set where the divisor is 0, as XLA defines it."""
-
-    numpy = "truncated_divide_helper({x}, {y})"
-    helpers = (truncated_divide_helper,)
-    stablehlo = "divide"
-    accepts = ("integer",)
-    differentiable = False
-
-
-def truncated_remainder_helper(x: Any, y: Any) -> Any:
-    """Remainder with the sign of x; for integers x itself where y is 0, for floats NaN there."""
-    x, y = (np.asarray(operand, np.result_type(x, y)) for operand in (x, y))
-    return np.fmod(x, y) if x.dtype.kind not in "iu" else np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y)))
-
-
-class TruncatedRemainder(Binary):
-    """Remainder with the sign of the dividend (C's ``fmod``); an integer remainder by 0 is the dividend."""
-
-    numpy = "truncated_remainder_helper({x}, {y})"
-    helpers = (truncated_remainder_helper,)
-    stablehlo = "remainder"
-
-    def vjp(self, dy: Any, y: Any, a: Any, b: Any) -> Any:
-        quotient = ops.round((a - y) / b)
-        return dy, mul_no_nan(-dy, quotient)
-
-
 class Negative(Unary):
-    """``-x``."""
+    """``-x``.
+
+    Shapes: x (...) gives the same shape.
+    Edges: the lowest integer, and an unsigned x, wrap around.
+    Derivative: -dy.
+    """
 
     numpy = "-{x}"
     stablehlo = "negate"
@@ -193,7 +186,12 @@ class Negative(Unary):
 
 
 class Sign(Unary):
-    """-1, 0 or 1 by the sign of x; NaN for NaN."""
+    """-1, 0 or 1 by the sign of x.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN for NaN.
+    Derivative: none.
+    """
 
     numpy = "np.sign({x})"
     stablehlo = "sign"
@@ -209,7 +207,12 @@ class Sign(Unary):
 
 
 class Abs(Unary):
-    """``|x|``, whose gradient at 0 is 0."""
+    """``|x|``.
+
+    Shapes: x (...) gives the same shape.
+    Edges: the lowest integer stays as it is.
+    Derivative: ``dy * sign(x)``; 0 at 0.
+    """
 
     numpy = "np.abs({x})"
     stablehlo = "abs"
@@ -224,7 +227,12 @@ class Abs(Unary):
 
 
 class Maximum(Binary):
-    """The larger of two; NaN if either is. At a tie each operand gets half of the cotangent."""
+    """The larger of two.
+
+    Shapes: x and y broadcast.
+    Edges: NaN if either is.
+    Derivative: dy for the larger, 0 for the other; half of it for each at a tie.
+    """
 
     numpy = "np.maximum({x}, {y})"
     stablehlo = "maximum"
@@ -235,7 +243,12 @@ class Maximum(Binary):
 
 
 class Minimum(Binary):
-    """The smaller of two; NaN if either is. At a tie each operand gets half of the cotangent."""
+    """The smaller of two.
+
+    Shapes: x and y broadcast.
+    Edges: NaN if either is.
+    Derivative: dy for the smaller, 0 for the other; half of it for each at a tie.
+    """
 
     numpy = "np.minimum({x}, {y})"
     stablehlo = "minimum"
@@ -254,7 +267,12 @@ def _extremum_cotangents(dy: Any, first_wins: Any, tie: Any) -> tuple[Any, Any]:
 
 
 class Relu(Unary):
-    """``max(x, 0)``, whose gradient at 0 is 0 (a tie of `maximum` would split it)."""
+    """``max(x, 0)``.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN stays NaN.
+    Derivative: dy above 0, else 0, at 0 too (a tie of `maximum` would split it).
+    """
 
     numpy = "np.maximum({x}, 0)"
     accepts = ("float", "integer")
@@ -273,7 +291,12 @@ class Relu(Unary):
 
 
 class Clip(Elementwise):
-    """``min(max(x, low), high)``; the gradient is 1 inside and at the bounds, 0 outside, and 0 for the bounds."""
+    """``min(max(x, low), high)``.
+
+    Shapes: x, low and high broadcast.
+    Edges: NaN stays NaN; a bound of None is none; `high` where the bounds cross.
+    Derivative: dy inside and at the bounds, else 0; a bound gets it from the x that lie beyond.
+    """
 
     numpy = "np.minimum(np.maximum({x}, {low}), {high})"
 
@@ -300,8 +323,6 @@ subtract = Subtract()
 multiply = Multiply()
 mul_no_nan = MulNoNan()
 divide = Divide()
-truncated_divide = TruncatedDivide()
-truncated_remainder = TruncatedRemainder()
 negative = Negative()
 sign = Sign()
 abs = Abs()
@@ -312,37 +333,20 @@ clip = Clip()
 
 
 def square(x: Any) -> Any:
-    """``x * x``."""
+    """``x * x``.
+
+    Shapes: x (...) gives the same shape.
+    Edges: integers wrap around.
+    Derivative: ``2 * dy * x``.
+    """
     return multiply(x, x)
 
 
 def reciprocal(x: Any) -> Any:
-    """``1 / x``."""
-    return divide(1.0, x)
+    """``1 / x``, of floats.
 
-
-def floor_divide(x: Any, y: Any) -> Any:
-    """Quotient rounded down, as Python's ``//``: ``1.0 // 0.1`` is 9, since ten times the float 0.1 is more than 1.
-
-    A divisor of 0 gives what `divide` gives for floats, and `truncated_divide` for integers.
+    Shapes: x (...) gives the same shape.
+    Edges: an infinity of the sign of x at 0.
+    Derivative: ``-dy / x**2``; infinite at 0.
     """
-    x, y = harmonise("floor_divide", x, y)
-    rest = truncated_remainder(x, y)
-    if is_integer(x.dtype):
-        quotient = truncated_divide(x, y)
-    else:
-        quotient = ops.round(divide(ops.where(ops.equal(y, 0), x, subtract(x, rest)), y))
-    return ops.where(_signs_differ(rest, y), subtract(quotient, 1), quotient)
-
-
-def remainder(x: Any, y: Any) -> Any:
-    """Remainder with the sign of the divisor, as Python's ``%``; an integer remainder by 0 is the dividend."""
-    x, y = harmonise("remainder", x, y)
-    rest = truncated_remainder(x, y)
-    return ops.where(_signs_differ(rest, y), add(rest, y), rest)
-
-
-def _signs_differ(x: Any, y: Any) -> Any:
-    """Whether neither is 0 and just one is negative."""
-    apart = ops.not_equal(ops.less(x, 0), ops.less(y, 0))
-    return ops.logical_and(apart, ops.logical_and(ops.not_equal(x, 0), ops.not_equal(y, 0)))
+    return divide(1.0, x)

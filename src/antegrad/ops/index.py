@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,9 +34,13 @@ def _flattened(x: Any, indices: Any, axis: int) -> tuple[Any, Any]:
     moved = ops.moveaxis(x, axis + 1, 1)
     rows = ops.reshape(moved, (count * size, *moved.shape[2:]))
     offsets = ops.reshape(ops.arange(count) * size, (count, *(1,) * (indices.ndim - 1)))
-    narrow = indices.dtype.itemsize < 4
-    places = ops.convert(indices, "i32") if narrow else indices
-    return rows, ops.convert(ops.clip(places, 0, size - 1), "i32") + offsets
+    return rows, _clamped(indices, size) + offsets
+
+
+def _clamped(indices: Any, size: int) -> Any:
+    """Indices as i32, clamped in a type that holds every one of them."""
+    wide = ops.convert(indices, "i32") if indices.dtype.itemsize < 4 else indices
+    return ops.convert(ops.clip(wide, 0, max(size - 1, 0)), "i32")
 
 
 def _index_axes_to(axis: int, index_axes: int, others: int) -> tuple[int, ...]:
@@ -98,11 +103,11 @@ class Take(Primitive):
         return scatter_p(ops.zeros_like(x), indices, dy, axis, "add"), None
 
 
-def scatter_add_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
-    """x with updates added along axis at the clamped indices; repeated indices add up."""
+def scatter_helper(x: Any, indices: Any, updates: Any, axis: Any, combine: Any) -> Any:
+    """x with updates combined along axis at the clamped indices, repeated ones one after the other."""
     out = x.copy()
     top = min(x.shape[axis] - 1, np.iinfo(indices.dtype).max)
-    np.add.at(out, (slice(None),) * axis + (np.clip(indices, 0, top),), updates)
+    combine.at(out, (slice(None),) * axis + (np.clip(indices, 0, top),), updates)
     return out
 
 
@@ -114,19 +119,29 @@ def scatter_set_helper(x: Any, indices: Any, updates: Any, axis: Any) -> Any:
     return out
 
 
-class Scatter(Primitive):
-    """`x` with `updates` set or added (`mode`) along `axis` at `indices`, which are clamped.
+COMBINE = {"add": np.add, "multiply": np.multiply, "max": np.maximum, "min": np.minimum}
+"""The modes of a scatter that combine what is there with what comes: NumPy's function, which XLA calls the same."""
 
-    Repeated indices add up, or the last of them wins. Sums of 16-bit floats are accumulated in f32.
+
+class Scatter(Primitive):
+    """`x` with `updates` set, or combined as `mode` says, along `axis` at `indices`, which are clamped.
+
+    Repeated indices combine one after the other, or the last of them wins. Sums and products of 16-bit floats are
+    accumulated in f32.
     """
 
-    helpers = (scatter_add_helper, scatter_set_helper)
+    helpers = (scatter_helper, scatter_set_helper)
 
     def __call__(self, x: Any, indices: Any, updates: Any, axis: int, mode: str) -> Any:
         return bind(self, x, indices, updates, axis=axis, mode=mode)
 
     def traced_helpers(self) -> dict[str, Callable]:
-        return {f"scatter_{mode}_helper": partial(self, mode=mode) for mode in ("add", "set")}
+        modes = {function: mode for mode, function in COMBINE.items()}
+
+        def combined(x: Any, indices: Any, updates: Any, axis: int, combine: Any) -> Any:
+            return self(x, indices, updates, axis, modes[combine])
+
+        return {"scatter_helper": combined, "scatter_set_helper": partial(self, mode="set")}
 
     def result(self, x: TensorType, indices: TensorType, updates: TensorType, *, axis: int, mode: str) -> TensorType:
         _need_integers("scatter", indices)
@@ -139,7 +154,9 @@ class Scatter(Primitive):
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         mode, axis, dtype = equation.params["mode"], equation.params["axis"], equation.output.type.dtype
-        template = f"scatter_{mode}_helper({{x}}, {{indices}}, {{updates}}, axis={{axis}})"
+        template = "scatter_set_helper({x}, {indices}, {updates}, axis={axis})"
+        if mode != "set":
+            template = f"scatter_helper({{x}}, {{indices}}, {{updates}}, {{axis}}, np.{COMBINE[mode].__name__})"
         wide = _accumulator(equation)
         if wide != dtype:
             template = template.replace("{x}", "{x}.astype({wide})").replace("{updates}", "{updates}.astype({wide})")
@@ -157,13 +174,13 @@ class Scatter(Primitive):
     def _scatter(
         self, emitter: Emitter, equation: Equation, types: tuple[TensorType, ...], operands: tuple[str, ...]
     ) -> str:
-        (x, indices, updates), axis = types, equation.params["axis"]
+        (x, indices, updates), axis, mode = types, equation.params["axis"], equation.params["mode"]
         window = (*range(axis), *range(axis + indices.ndim, updates.ndim))
         top = emitter.splat(min(x.shape[axis] - 1, np.iinfo(indices.dtype).max), indices)
         bottom = emitter.splat(0, indices)
         clamped = emitter.op(f"stablehlo.clamp {bottom}, {operands[1]}, {top} : {tensor(indices)}")
         scalar = tensor(TensorType((), x.dtype))
-        combine = f"%c = stablehlo.add %a, %b : {scalar} " if equation.params["mode"] == "add" else ""
+        combine = "" if mode == "set" else f"%c = stablehlo.{COMBINE[mode].__name__} %a, %b : {scalar} "
         result = "%c" if combine else "%b"
         return emitter.op(
             f'"stablehlo.scatter"({operands[0]}, {clamped}, {operands[2]}) <{{scatter_dimension_numbers = '
@@ -182,20 +199,75 @@ class Scatter(Primitive):
         return ops.moveaxis(ops.reshape(changed, (size, x.shape[axis + 1], *rows.shape[1:])), 1, axis + 1)
 
     def vjp(self, dy: Any, y: Any, x: Any, indices: Any, updates: Any, *, axis: int, mode: str) -> Any:
-        if mode == "add":
-            return dy, None, take_p(dy, indices, axis)
-        order = ops.reshape(ops.arange(indices.size), indices.shape)
-        last = scatter_p(ops.full((x.shape[axis],), -1, "i32"), indices, order, 0, "set")
-        wins = take_p(last, indices, 0) == order
-        wins = ops.reshape(wins, (*(1,) * axis, *indices.shape, *(1,) * (x.ndim - axis - 1)))
-        untouched = ops.reshape(last == -1, (*(1,) * axis, x.shape[axis], *(1,) * (x.ndim - axis - 1)))
-        return ops.where(untouched, dy, 0), None, ops.where(wins, take_p(dy, indices, axis), 0)
+        dx, d_updates = _SCATTER_RULES[mode](dy, y, x, indices, updates, axis)
+        return dx, None, d_updates
+
+
+def _add_rule(dy: Any, y: Any, x: Any, indices: Any, updates: Any, axis: int) -> tuple[Any, Any]:
+    return dy, take_p(dy, indices, axis)
+
+
+def _set_rule(dy: Any, y: Any, x: Any, indices: Any, updates: Any, axis: int) -> tuple[Any, Any]:
+    """Of repeated indices the last receives the cotangent, as it alone is in the result."""
+    order = ops.reshape(ops.arange(indices.size), indices.shape)
+    last = scatter_p(ops.full((x.shape[axis],), -1, "i32"), indices, order, 0, "set")
+    wins = take_p(last, indices, 0) == order
+    wins = ops.reshape(wins, (*(1,) * axis, *indices.shape, *(1,) * (x.ndim - axis - 1)))
+    untouched = ops.reshape(last == -1, (*(1,) * axis, x.shape[axis], *(1,) * (x.ndim - axis - 1)))
+    return ops.where(untouched, dy, 0), ops.where(wins, take_p(dy, indices, axis), 0)
+
+
+def _extremum_rule(dy: Any, y: Any, x: Any, indices: Any, updates: Any, axis: int) -> tuple[Any, Any]:
+    """The cotangent of each place is split evenly among all that tie for the extremum there."""
+    kept, won = x == y, updates == take_p(y, indices, axis)
+    ties = scatter_p(ops.convert(kept, dy.dtype), indices, ops.convert(won, dy.dtype), axis, "add")
+    share = dy / ties
+    return ops.where(kept, share, 0), ops.where(won, take_p(share, indices, axis), 0)
+
+
+def _multiply_rule(dy: Any, y: Any, x: Any, indices: Any, updates: Any, axis: int) -> tuple[Any, Any]:
+    factors = scatter_p(ops.ones_like(x), indices, updates, axis, "multiply")
+    return dy * factors, take_p(dy * x, indices, axis) * _other_updates(updates, indices, x.shape[axis], axis)
+
+
+def _other_updates(updates: Any, indices: Any, size: int, axis: int) -> Any:
+    """For each update the product of all others with the same index, exact where updates are 0.
+
+    Brought in the order of the indices, it is the product before times the product after each update, two recurrences
+    that start anew where the index changes.
+    """
+    if updates.size == 0:
+        return updates
+    places = ops.ravel(_clamped(indices, size))
+    order = ops.argsort(places)
+    lead, rest = math.prod(updates.shape[:axis]), math.prod(updates.shape[axis + indices.ndim :])
+    rows = ops.take_p(ops.reshape(updates, (lead, indices.size, rest)), order, 1)
+    column = ops.expand_dims(ops.take_p(places, order, 0), 1)
+    others = _product_before(rows, column, reverse=False) * _product_before(rows, column, reverse=True)
+    return ops.reshape(ops.take_p(others, ops.argsort(order), 1), updates.shape)
+
+
+def _product_before(rows: Any, places: Any, reverse: bool) -> Any:
+    """Along axis 1 the product of the rows before each one (after it if `reverse`) that have the same place."""
+    rest, ends = (slice(None, -1), slice(1, None)) if reverse else (slice(1, None), slice(None, -1))
+    same = places[rest] == places[ends]
+    none = ops.zeros((1, 1), "bool")
+    same = ops.concatenate([same, none] if reverse else [none, same])
+    gap = ops.zeros_like(rows[:, :1])
+    factors = ops.concatenate([rows[:, ends], gap] if reverse else [gap, rows[:, ends]], axis=1)
+    start = ops.broadcast_to(ops.where(same, ops.zeros((), rows.dtype), 1), rows.shape)
+    return ops.linear_recurrence_p(ops.where(same, factors, 0), start, 1, reverse)
+
+
+_SCATTER_RULES = {
+    "add": _add_rule, "set": _set_rule, "max": _extremum_rule, "min": _extremum_rule, "multiply": _multiply_rule,
+}  # fmt: skip
 
 
 def _accumulator(equation: Equation) -> np.dtype:
-    """The element type in which a scatter adds up."""
+    """The element type in which a scatter adds up or multiplies."""
     dtype = equation.output.type.dtype
-    return accumulation_dtype(dtype) if equation.params["mode"] == "add" else dtype
+    return accumulation_dtype(dtype) if equation.params["mode"] in ("add", "multiply") else dtype
 
 
 def dynamic_slice_helper(x: Any, starts: Any, sizes: Any) -> Any:

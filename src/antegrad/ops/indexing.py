@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from antegrad import ops
-from antegrad.errors import ShapeError
-from antegrad.ir.types import is_integer
-from antegrad.ops.arrays import as_shape, expand_dims, normalize_axis, reshape, transpose
-from antegrad.ops.dispatch import as_tensor, here
+from antegrad.errors import DTypeError, ShapeError
+from antegrad.ir.types import BOOL, is_float, is_integer, type_of
+from antegrad.ops.arrays import as_shape, expand_dims, listed, misfit, moveaxis, normalize_axis, placed, reshape
+from antegrad.ops.dispatch import as_array, as_tensor
 from antegrad.ops.index import dynamic_slice_p, dynamic_update_slice_p, scatter_p, take_p
-from antegrad.ops.promotion import unify
+from antegrad.ops.promotion import broadcast, unify
 from antegrad.ops.shape import flip_p, slice_p
+from antegrad.ops.tensor import Tensor
 
 __all__ = ["IndexUpdate", "dynamic_slice", "dynamic_update_slice", "getitem", "take", "take_along_axis"]
+
+_I32 = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How an index reads: slices of every axis, flipped axes, axes to drop or add, and integer arrays by axis."""
+    """How an index reads: slices of every axis, then axes to flip and to drop, then index arrays by axis of the rest.
+
+    The axes of the index arrays go to the place `first` of the result; then `added` axes of size 1 come in.
+    """
 
     slices: tuple[tuple[int, int, int], ...]
     flipped: tuple[int, ...]
     dropped: tuple[int, ...]
-    added: tuple[int, ...]
     arrays: tuple[tuple[int, Any], ...]
+    first: int
+    added: tuple[int, ...]
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """``x[index]`` with integers, slices, ``...``, None and integer arrays (clamped, and counted from the end if < 0).
+    """``x[index]`` with integers, slices, ``...``, None and integer arrays.
 
-    A boolean mask is refused, because the shape of its result depends on data: use `where`.
+    Shapes: NumPy's. Index arrays broadcast, and their axes stand where the first of them stood, or in front when a
+        slice, ``...`` or None comes between them (or between them and an integer).
+    Edges: an integer out of range is a `ShapeError`; in an index array it counts from the end if negative, and is then
+        clamped. A boolean mask is refused, because the shape of its result depends on data: use `where`.
+    Derivative: dy added up at the places it was read from, zeros elsewhere.
     """
     x = as_tensor(x)
     plan = _plan(x, index)
     result = _basic(x, plan)
+    if plan.dropped:
+        result = reshape(result, tuple(size for axis, size in enumerate(result.shape) if axis not in plan.dropped))
     if plan.arrays:
         result = _gathered(result, plan)
-    result = reshape(result, _squeezed(result, plan))
     return expand_dims(result, plan.added) if plan.added else result
 
 
@@ -52,70 +66,91 @@ def _basic(x: Any, plan: _Plan) -> Any:
     return flip_p(x, plan.flipped) if plan.flipped else x
 
 
-def _squeezed(result: Any, plan: _Plan) -> tuple[int, ...]:
-    """The shape without the axes at which an integer stood; those left of index arrays have moved with them."""
-    gone = set(plan.dropped)
-    if plan.arrays:
-        axes = [axis for axis, _ in plan.arrays]
-        grown = np.broadcast(*(np.empty(tuple(a.shape)) for _, a in plan.arrays)).ndim - len(axes)
-        gone = {axis if axis < axes[0] else axis + grown for axis in gone}
-    return tuple(size for axis, size in enumerate(result.shape) if axis not in gone)
-
-
 def _plan(x: Any, index: Any) -> _Plan:
     items = _expanded(x, index if isinstance(index, tuple) else (index,))
-    slices, flipped, dropped, added, arrays = [], [], [], [], []
-    axis = out = 0
+    slices, flipped, dropped, arrays = [], [], [], []
     for item in items:
-        if item is None:
-            added.append(out)
-            out += 1
-            continue
-        size = x.shape[axis]
+        axis = len(slices)
         if isinstance(item, slice):
-            bounds, flip = _bounds(item, size)
+            bounds, flip = _bounds(item, x.shape[axis])
             slices.append(bounds)
             flipped += [axis] if flip else []
-            out += 1
-        elif isinstance(item, (int, np.integer)):
-            place = _static_index(int(item), size, axis, x)
+        elif isinstance(item, int):
+            place = _static_index(item, axis, x)
             slices.append((place, place + 1, 1))
             dropped.append(axis)
-        else:
-            slices.append((0, size, 1))
-            arrays.append((axis, item))
-        axis += 1
-    if arrays and added:
-        raise ShapeError(f"indexing: None beside an index array is not supported{_place()}: use expand_dims")
-    return _Plan(tuple(slices), tuple(flipped), tuple(dropped), tuple(added), tuple(arrays))
+        elif item is not None and item is not Ellipsis:
+            slices.append((0, x.shape[axis], 1))
+            arrays.append((axis - len(dropped), item))
+    first, added = _layout(items, _broadcast_ndim(arrays))
+    return _Plan(tuple(slices), tuple(flipped), tuple(dropped), tuple(arrays), first, added)
+
+
+def _broadcast_ndim(arrays: Iterable[tuple[int, Any]]) -> int:
+    """The number of axes of the index arrays broadcast together."""
+    return max((array.ndim for _, array in arrays), default=0)
+
+
+def _layout(items: list[Any], index_ndim: int) -> tuple[int, tuple[int, ...]]:
+    """Where in the result the axes of the index arrays stand (None aside), and where those that None adds.
+
+    An integer beside an index array is one, as in NumPy.
+    """
+    plain = [item is None or item is Ellipsis or isinstance(item, slice) for item in items]
+    indexed = [position for position, flag in enumerate(plain) if not flag]
+    if all(isinstance(items[position], int) for position in indexed):
+        indexed = []
+    apart = any(after - before > 1 for before, after in pairwise(indexed))
+    front = 0 if apart or not indexed else indexed[0]
+    first = sum(isinstance(item, slice) for item in items[:front])
+    before = sum(item is not Ellipsis for item in items[:front])
+    kept = [item for item in items if item is None or isinstance(item, slice)]
+    added = (place if place < before else place + index_ndim for place, item in enumerate(kept) if item is None)
+    return first, tuple(added)
 
 
 def _expanded(x: Any, items: tuple[Any, ...]) -> list[Any]:
-    """The items with ``...`` written out, one for each axis of x (None aside), arrays as tensors."""
-    listed = [_item(item) for item in items]
-    used = sum(item is not None and item is not Ellipsis for item in listed)
-    dots = sum(item is Ellipsis for item in listed)
+    """The items with slices behind ``...`` for the axes it stands for, and arrays as tensors.
+
+    The ``...`` stays, because in NumPy it keeps index arrays apart even where it stands for no axis.
+    """
+    found = [_item(item) for item in items]
+    used = sum(item is not None and item is not Ellipsis for item in found)
+    dots = sum(item is Ellipsis for item in found)
     if used > x.ndim or dots > 1:
-        raise ShapeError(f"indexing: {used} indices and {dots} ellipses for shape {x.shape}{_place()}")
-    place = next((i for i, item in enumerate(listed) if item is Ellipsis), len(listed))
-    return [*listed[:place], *[slice(None)] * (x.ndim - used), *listed[place + dots :]]
+        raise misfit(f"indexing: {used} indices and {dots} ellipses for {type_of(x)}")
+    place = next((i + 1 for i, item in enumerate(found) if item is Ellipsis), len(found))
+    return [*found[:place], *[slice(None)] * (x.ndim - used), *found[place:]]
 
 
 def _item(item: Any) -> Any:
-    if item is None or item is Ellipsis or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
+    """One item of an index: None, ``...``, a slice, a Python integer, or a tensor of integers."""
+    if item is None or item is Ellipsis or isinstance(item, slice):
         return item
-    if isinstance(item, slice):
-        return item
-    tensor = as_tensor(np.asarray(item, np.int32) if isinstance(item, list) else item)
+    if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+        return int(item)
+    tensor = _listed_index(item) if isinstance(item, list) else as_tensor(item)
+    if tensor.dtype == BOOL:
+        raise misfit("indexing with bool: the shape of the result would depend on data; use ops.where")
     if not is_integer(tensor.dtype):
-        raise ShapeError(
-            f"indexing with {tensor.dtype}: the shape of the result would depend on data; use ops.where{_place()}"
-        )
+        raise placed(DTypeError, f"indexing: an index must be an integer, found {type_of(tensor)}: use .astype('i32')")
     return tensor
+
+
+def _listed_index(item: list) -> Any:
+    """A list as an index array of i32; what that does not hold is out of range for every axis."""
+    if any(isinstance(each, Tensor) for each in item):
+        return ops.stack(item)
+    found = as_array(item)
+    if found.size and not is_integer(found.dtype):
+        return found
+    return found.clip(_I32.min, _I32.max).astype(np.int32)
 
 
 def _bounds(item: slice, size: int) -> tuple[tuple[int, int, int], bool]:
     """A slice as (start, stop, step) with a positive step, and whether the result is then flipped."""
+    if item.step == 0 or any(isinstance(bound, (float, np.floating)) for bound in (item.start, item.stop, item.step)):
+        raise misfit(f"indexing: the bounds of a slice are integers and its step is not 0, found {item}")
     places = range(*item.indices(size))
     if len(places) == 0:
         return (0, 0, 1), False
@@ -123,63 +158,63 @@ def _bounds(item: slice, size: int) -> tuple[tuple[int, int, int], bool]:
     return (ordered[0], ordered[-1] + 1, ordered.step), places.step < 0
 
 
-def _static_index(index: int, size: int, axis: int, x: Any) -> int:
+def _static_index(index: int, axis: int, x: Any) -> int:
+    size = x.shape[axis]
     if not -size <= index < size:
-        raise ShapeError(f"indexing: {index} is out of range for axis {axis} of shape {x.shape}{_place()}")
+        raise misfit(f"indexing: {index} is out of range for axis {axis} of {type_of(x)}")
     return index % size
-
-
-def _place() -> str:
-    place = str(here())
-    return f"\n  at {place}" if place else ""
 
 
 def from_end(indices: Any, size: int) -> Any:
     """Negative indices counted from the end; unsigned and concrete non-negative ones as they are."""
     if indices.dtype.kind == "u" or (isinstance(indices, np.ndarray) and (indices.size == 0 or indices.min() >= 0)):
         return indices
-    indices = _at_least_32_bits(indices)
+    indices = at_least_32_bits(indices)
     return ops.where(indices < 0, indices + size, indices)
 
 
-def _at_least_32_bits(indices: Any) -> Any:
+def at_least_32_bits(indices: Any) -> Any:
     """Indices in a type that holds the size of any axis."""
     return ops.convert(indices, "i32") if indices.dtype.itemsize < 4 else indices
 
 
 def _clamped(indices: Any, size: int) -> Any:
     """The places (i32) along an axis of `size` that `indices` mean: from the end if negative, none outside."""
-    return ops.convert(ops.clip(from_end(_at_least_32_bits(indices), size), 0, max(size - 1, 0)), "i32")
-
-
-def _flat_index(shape: tuple[int, ...], arrays: tuple[tuple[int, Any], ...]) -> tuple[int, int, Any]:
-    """First axis, number of axes, and the position within those axes merged to one, clamped axis by axis."""
-    axes = [axis for axis, _ in arrays]
-    if axes != list(range(axes[0], axes[0] + len(axes))):
-        raise ShapeError(f"indexing: index arrays must stand on neighbouring axes, found {axes}{_place()}")
-    if len(arrays) == 1:
-        return axes[0], 1, from_end(arrays[0][1], shape[axes[0]])
-    flat: Any = None
-    for axis, array in arrays:
-        place = _clamped(array, shape[axis])
-        flat = place if flat is None else flat * shape[axis] + place
-    return axes[0], len(axes), flat
-
-
-def _merged(x: Any, first: int, count: int) -> Any:
-    merged = math.prod(x.shape[first : first + count])
-    return x if count == 1 else reshape(x, (*x.shape[:first], merged, *x.shape[first + count :]))
+    return ops.convert(ops.clip(from_end(at_least_32_bits(indices), size), 0, max(size - 1, 0)), "i32")
 
 
 def _gathered(x: Any, plan: _Plan) -> Any:
-    first, count, flat = _flat_index(x.shape, plan.arrays)
-    return take_p(_merged(x, first, count), flat, first)
+    """`x` read by the index arrays: their axes side by side, merged to one, and taken from."""
+    axes = [axis for axis, _ in plan.arrays]
+    if len(axes) == 1:
+        found = take_p(x, from_end(plan.arrays[0][1], x.shape[axes[0]]), axes[0])
+        return _moved(found, axes[0], plan)
+    first = axes[0]
+    if axes != list(range(first, first + len(axes))):
+        first, x = 0, moveaxis(x, axes, range(len(axes)))
+    sizes = x.shape[first : first + len(axes)]
+    places = [_clamped(array, size) for (_, array), size in zip(plan.arrays, sizes, strict=True)]
+    flat, *rest = broadcast("indexing", *places)
+    for place, size in zip(rest, sizes[1:], strict=True):
+        flat = flat * size + place
+    merged = reshape(x, (*x.shape[:first], math.prod(sizes), *x.shape[first + len(axes) :]))
+    return _moved(take_p(merged, flat, first), first, plan)
+
+
+def _moved(found: Any, place: int, plan: _Plan) -> Any:
+    """The axes of the index arrays, which stand at `place`, moved to where NumPy has them."""
+    if place == plan.first:
+        return found
+    ndim = _broadcast_ndim(plan.arrays)
+    return moveaxis(found, range(place, place + ndim), range(plan.first, plan.first + ndim))
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     """Elements of `x` at `indices` along `axis`, or of the flattened `x`.
 
-    An index past the end is clamped; a negative one counts from the end.
+    Shapes: x (..., n, ...) and integers (k, ...) give (..., k, ..., ...).
+    Edges: a negative index counts from the end; then it is clamped to what there is. An empty axis is a `ShapeError`.
+    Derivative: dy added up at the places it was read from, zeros elsewhere.
     """
     x, indices = as_tensor(x), as_tensor(indices)
     if axis is None:
@@ -189,45 +224,80 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    """``x[i][..., indices[i]]``: for each position of `indices` the element of `x` at that index along `axis`."""
+    """For each position of `indices` the element of `x` at that index along `axis`: ``y[i, j] = x[i, indices[i, j]]``.
+
+    Shapes: x (..., n, ...) and integers (..., k, ...), which broadcast but for that axis, give (..., k, ...).
+    Edges: a negative index counts from the end; then it is clamped to what there is.
+    Derivative: dy added up at the places it was read from, zeros elsewhere.
+    """
     x, indices = as_tensor(x), as_tensor(indices)
     place = normalize_axis(axis, x.ndim, "take_along_axis")
-    if indices.ndim != x.ndim:
-        raise ShapeError(f"take_along_axis: as many axes are needed, found {x.shape} and {indices.shape}{_place()}")
-    lead = np.broadcast_shapes(*((*a.shape[:place], *a.shape[place + 1 :]) for a in (x, indices)))
-    order = (*(i for i in range(x.ndim) if i != place), place)
-    rows = ops.broadcast_to(transpose(x, order), (*lead, x.shape[place]))
-    columns = ops.broadcast_to(transpose(indices, order), (*lead, indices.shape[place]))
+    if not is_integer(indices.dtype):
+        raise placed(DTypeError, f"take_along_axis: an index must be an integer, found {type_of(indices)}")
+    lead = _lead(x, indices, place)
+    rows = ops.broadcast_to(moveaxis(x, place, -1), (*lead, x.shape[place]))
+    columns = ops.broadcast_to(moveaxis(indices, place, -1), (*lead, indices.shape[place]))
     count, size = math.prod(lead), x.shape[place]
     columns = _clamped(columns, size)
     offsets = ops.expand_dims(ops.arange(count) * size, 1)
     flat = take_p(ops.ravel(rows), reshape(columns, (count, indices.shape[place])) + offsets, 0)
-    return transpose(reshape(flat, (*lead, indices.shape[place])), tuple(int(i) for i in np.argsort(order)))
+    return moveaxis(reshape(flat, (*lead, indices.shape[place])), -1, place)
+
+
+def _lead(x: Any, indices: Any, place: int) -> tuple[int, ...]:
+    """The axes but `place` of both, broadcast."""
+    try:
+        if indices.ndim != x.ndim:
+            raise ValueError
+        return np.broadcast_shapes(*((*a.shape[:place], *a.shape[place + 1 :]) for a in (x, indices)))
+    except ValueError:
+        raise misfit(f"take_along_axis: {listed((x, indices))} do not broadcast but for axis {place}") from None
 
 
 def dynamic_slice(x: Any, starts: Any, sizes: Any) -> Any:
-    """The block of `x` with fixed `sizes` that begins at `starts` (one scalar an axis), moved back inside."""
-    x, shape = as_tensor(x), as_shape(sizes)
-    return dynamic_slice_p(x, [_start(start, n) for start, n in zip(starts, x.shape, strict=False)], shape)
+    """The block of `x` with fixed `sizes` that begins at computed `starts`, one integer an axis.
+
+    Shapes: x (m, n) and sizes (a, b) give (a, b).
+    Edges: a negative start counts from the end; a block that would stick out is moved back inside. Another number of
+        starts or sizes, or a size above that of x, is a `ShapeError`.
+    Derivative: dy in its place, zeros around it.
+    """
+    x, shape = as_tensor(x), as_shape(sizes, "dynamic_slice")
+    return dynamic_slice_p(x, _starts("dynamic_slice", x, starts), shape)
 
 
 def dynamic_update_slice(x: Any, update: Any, starts: Any) -> Any:
-    """`x` with the block that begins at `starts` replaced by `update`, moved back inside as in `dynamic_slice`."""
+    """`x` with the block that begins at computed `starts`, one integer an axis, replaced by `update`.
+
+    Shapes: x (m, n) and an update no larger give (m, n).
+    Edges: starts as in `dynamic_slice`.
+    Derivative: for the update its part of dy; for x dy with zeros there.
+    """
     x, update = unify("dynamic_update_slice", x, update)
-    places = [_start(start, n) for start, n in zip(starts, x.shape, strict=False)]
-    return dynamic_update_slice_p(x, update, places)
+    return dynamic_update_slice_p(x, update, _starts("dynamic_update_slice", x, starts))
 
 
-def _start(start: Any, size: int) -> Any:
-    """A start as i32, clamped before it is converted, so that a large one does not wrap."""
-    place = _at_least_32_bits(as_tensor(start))
-    return place if place.dtype == np.int32 else ops.convert(ops.clip(place, 0, size), "i32")
+def _starts(operation: str, x: Any, starts: Any) -> list[Any]:
+    """The starts as i32, clamped before they are converted, so that a large one does not wrap."""
+    found = [as_tensor(start) for start in starts] if isinstance(starts, Iterable) else [as_tensor(starts)]
+    if len(found) != x.ndim or any(start.shape for start in found):
+        raise misfit(f"{operation}: {type_of(x)} needs {x.ndim} starts, found {listed(found) or 'none'}")
+    if any(is_float(start.dtype) or start.dtype == BOOL for start in found):
+        raise placed(DTypeError, f"{operation}: a start must be an integer, found {listed(found)}")
+    places = [from_end(at_least_32_bits(start), size) for start, size in zip(found, x.shape, strict=True)]
+    return [
+        place if place.dtype == np.int32 else ops.convert(ops.clip(place, 0, size), "i32")
+        for place, size in zip(places, x.shape, strict=True)
+    ]
 
 
 class IndexUpdate:
-    """``x.at``: ``x.at[index].set(values)`` and ``.add(values)`` give a changed copy of `x`.
+    """``x.at``: ``x.at[index].set(values)`` and its like give a changed copy of `x`.
 
-    With repeated indices `add` adds them up, and in `set` the last one wins (and alone receives a cotangent).
+    Shapes: values broadcast to what ``x[index]`` is.
+    Edges: indices as in `getitem`. Of repeated ones the last wins in `set`; the others combine one after the other.
+    Derivative: `set` gives the cotangent of a place to the last value put there, `min` and `max` split it evenly among
+        all that tie, `multiply` and `divide` are exact where factors are 0.
     """
 
     def __init__(self, x: Any, index: Any = ()) -> None:
@@ -246,18 +316,42 @@ class IndexUpdate:
     def add(self, values: Any) -> Any:
         return self._scatter(values, "add")
 
+    def multiply(self, values: Any) -> Any:
+        return self._scatter(values, "multiply")
+
+    def divide(self, values: Any) -> Any:
+        """``x / v``, with v the product of the values put there, and 1 elsewhere."""
+        x, values = unify("at", self.x, values)
+        divisors = IndexUpdate(ops.ones_like(x), self.index)
+        divisors.indexed = self.indexed
+        return ops.divide(x, divisors.multiply(values))
+
+    def min(self, values: Any) -> Any:
+        return self._scatter(values, "min")
+
+    def max(self, values: Any) -> Any:
+        return self._scatter(values, "max")
+
     def _scatter(self, values: Any, mode: str) -> Any:
         if not self.indexed:
-            raise ShapeError(f"at: an index is needed, as in x.at[i].{mode}(values){_place()}")
+            raise misfit(f"at: an index is needed, as in x.at[i].{mode}(values)")
         x, values = unify("at", self.x, values)
         plan = _plan(x, self.index)
         if len(plan.arrays) == 1 and _reads_all(x, plan):
             ((axis, indices),) = plan.arrays
-            updates = ops.broadcast_to(values, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+            updates = _fitted(values, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), mode)
             return scatter_p(x, from_end(indices, x.shape[axis]), updates, axis, mode)
         positions = getitem(reshape(ops.arange(x.size), x.shape), self.index)
-        updates = ops.broadcast_to(values, positions.shape)
+        updates = _fitted(values, positions.shape, mode)
         return reshape(scatter_p(ops.ravel(x), ops.ravel(positions), ops.ravel(updates), 0, mode), x.shape)
+
+
+def _fitted(values: Any, shape: tuple[int, ...], mode: str) -> Any:
+    """The values of an update stretched to what the index selects."""
+    try:
+        return ops.broadcast_to(values, shape)
+    except ShapeError:
+        raise misfit(f"at[...].{mode}: {type_of(values)} does not broadcast to the {shape} of the index") from None
 
 
 def _reads_all(x: Any, plan: _Plan) -> bool:

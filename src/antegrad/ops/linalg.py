@@ -1,4 +1,4 @@
-"""Contractions: `dot_general`, and matmul, dot, outer and tensordot in terms of it."""
+"""Contractions: `dot_general`, and the products of vectors, matrices and tensors in terms of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from antegrad.ir.code import ATOM, Code, dtype_code, fill
 from antegrad.ir.mlir import Emitter, ints, signature
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
-from antegrad.ir.types import BOOL, TensorType, accumulation_dtype, is_float
-from antegrad.ops.arrays import normalize_axis
+from antegrad.ir.types import BOOL, TensorType, accumulation_dtype, is_float, type_of
+from antegrad.ops.arrays import misfit, normalize_axis
 from antegrad.ops.batching import up
-from antegrad.ops.dispatch import bind
+from antegrad.ops.dispatch import as_tensor, bind
 from antegrad.ops.promotion import unify
 from antegrad.ops.shape import transposed
 
-__all__ = ["dot", "dot_general", "matmul", "outer", "tensordot"]
+__all__ = [
+    "dot", "dot_general", "inner", "kron", "matmul", "matrix_power", "outer", "tensordot", "vdot",
+]  # fmt: skip
 
 Dims = tuple[int, ...]
 Pair = tuple[Dims, Dims]
@@ -32,9 +34,12 @@ Pair = tuple[Dims, Dims]
 class DotGeneral(Primitive):
     """Sum of products over the `contract` axes of both operands, one result for each index of the `batch` axes.
 
-    The axes of the result are those of `batch`, then what is left of x, then what is left of y. Products of 16-bit
-    floats are summed in f32. With `precision` ``"default"`` an accelerator may round f32 operands (NVIDIA GPUs to TF32,
-    TPUs to bf16); ``"highest"`` forbids it. The pass `passes.precision` sets it for a whole program.
+    Shapes: the `batch` axes, then what is left of x, then what is left of y. 16-bit floats are summed in f32.
+    Edges: the sum over an empty axis is 0.
+    Derivative: for each operand the product of dz with the other.
+
+    With `precision` ``"default"`` an accelerator may round f32 operands (NVIDIA GPUs to TF32, TPUs to bf16);
+    ``"highest"`` forbids it. The pass `passes.precision` sets it for a whole program.
     """
 
     def __call__(
@@ -217,15 +222,25 @@ dot_general = DotGeneral()
 
 
 def matmul(x: Any, y: Any) -> Any:
-    """Matrix product of the last two axes; the others broadcast. A vector is a row on the left, else a column."""
+    """Matrix product of the last two axes: ``z[..., i, k] = sum_j x[..., i, j] * y[..., j, k]``; also ``x @ y``.
+
+    Shapes: x (..., m, n) and y (..., n, k) give (..., m, k); leading axes broadcast. A vector is a row on the left and
+    a column on the right, whose axis the result lacks. 16-bit floats are summed in f32.
+    Edges: the sum over an empty axis is 0. Raises `ShapeError` for a scalar or sizes that differ.
+    Derivative: ``dz @ y.T`` and ``x.T @ dz``.
+    """
     x, y = unify("matmul", x, y)
     if not x.ndim or not y.ndim:
-        raise ShapeError("matmul: a scalar is no matrix; use multiply")
+        raise misfit(f"matmul of {type_of(x)} and {type_of(y)}: a scalar is no matrix; use multiply")
     if y.ndim <= 2:
         return dot_general(x, y, ((x.ndim - 1,), (y.ndim - 2 if y.ndim == 2 else 0,)))
     if x.ndim == 1:
         return dot_general(x, y, ((0,), (y.ndim - 2,)))
-    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    try:
+        lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError:
+        found = f"{type_of(x)} and {type_of(y)}"
+        raise misfit(f"matmul of {found}: the axes before the last two must broadcast together") from None
     x = ops.broadcast_to(x, (*lead, *x.shape[-2:]))
     y = ops.broadcast_to(y, (*lead, *y.shape[-2:]))
     axes = tuple(range(len(lead)))
@@ -233,27 +248,99 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def dot(x: Any, y: Any) -> Any:
-    """Sum of products over the last axis of x and the last but one of y (the only one of a vector)."""
+    """Sum of products over the last axis of x and the last but one of y (the only one of a vector).
+
+    Shapes: x (..., n) and y (***, n, k) give (..., ***, k); a scalar multiplies. 16-bit floats are summed in f32.
+    Edges: the sum over an empty axis is 0.
+    Derivative: that of `dot_general`, a product with the other operand.
+    """
     x, y = unify("dot", x, y)
     if not x.ndim or not y.ndim:
         return x * y
     return dot_general(x, y, ((x.ndim - 1,), (max(y.ndim - 2, 0),)))
 
 
+def vdot(x: Any, y: Any) -> Any:
+    """Sum of the products of all elements in order: ``sum(x * y)``.
+
+    Shapes: two shapes of one size give a scalar. 16-bit floats are summed in f32.
+    Edges: 0 for empty operands. Raises `ShapeError` when the sizes differ.
+    Derivative: ``dz * y`` and ``dz * x``.
+    """
+    return dot(ops.ravel(x), ops.ravel(y))
+
+
+def inner(x: Any, y: Any) -> Any:
+    """Sum of products over the last axis of both: ``z[..., ***] = sum_i x[..., i] * y[***, i]``.
+
+    Shapes: x (..., n) and y (***, n) give (..., ***); a scalar multiplies. 16-bit floats are summed in f32.
+    Edges: the sum over an empty axis is 0.
+    Derivative: that of `dot_general`, a product with the other operand.
+    """
+    x, y = unify("inner", x, y)
+    return dot_general(x, y, ((x.ndim - 1,), (y.ndim - 1,))) if x.ndim and y.ndim else x * y
+
+
 def outer(x: Any, y: Any) -> Any:
-    """Every product of an element of x with one of y, both flattened."""
+    """Every product of an element of x with one of y, both flattened: ``z[i, k] = x[i] * y[k]``.
+
+    Shapes: sizes m and n give (m, n).
+    Edges: empty where an operand is.
+    Derivative: ``dz @ y`` and ``dz.T @ x``.
+    """
     return ops.expand_dims(ops.ravel(x), 1) * ops.ravel(y)
 
 
+def kron(x: Any, y: Any) -> Any:
+    """Kronecker product, blocks of y scaled by the elements of x: ``z[i * m + j] = x[i] * y[j]`` along each axis.
+
+    Shapes: the sizes of each axis are multiplied; the operand of fewer axes gets axes of size 1 in front.
+    Edges: empty where an operand is.
+    Derivative: sums of the blocks of dz with the other operand.
+    """
+    x, y = unify("kron", x, y)
+    ndim = max(x.ndim, y.ndim)
+    left, right = ((1,) * (ndim - z.ndim) + z.shape for z in (x, y))
+    spread = ops.reshape(x, [n for size in left for n in (size, 1)])
+    product = spread * ops.reshape(y, [n for size in right for n in (1, size)])
+    return ops.reshape(product, [m * n for m, n in zip(left, right, strict=True)])
+
+
 def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
-    """Sum of products over the last `axes` axes of x and the first of y, or over the two listed sets of axes."""
+    """Sum of products over the last `axes` axes of x and the first of y, or over the two listed sets of axes.
+
+    Shapes: what is left of x, then what is left of y. 16-bit floats are summed in f32.
+    Edges: the sum over an empty axis is 0; with ``axes=0`` every product. Raises `ShapeError` for sizes that differ.
+    Derivative: that of `dot_general`, a product with the other operand.
+    """
     x, y = unify("tensordot", x, y)
     if isinstance(axes, int):
+        if not 0 <= axes <= min(x.ndim, y.ndim):
+            raise misfit(f"tensordot of {type_of(x)} and {type_of(y)}: there are no {axes} axes to sum over")
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
     else:
         left, right = ((side,) if isinstance(side, int) else tuple(side) for side in axes)
     left = tuple(normalize_axis(axis, x.ndim, "tensordot") for axis in left)
     right = tuple(normalize_axis(axis, y.ndim, "tensordot") for axis in right)
     if len(left) != len(right):
-        raise ShapeError(f"tensordot: as many axes of each operand are needed, found {axes}")
+        raise misfit(f"tensordot: as many axes of each operand are needed, found {axes}")
     return dot_general(x, y, (left, right))
+
+
+def matrix_power(x: Any, n: int) -> Any:
+    """The product of `n` factors x, by repeated squaring; of the inverse for a negative `n`.
+
+    Shapes: x (..., m, m) gives the same; a negative `n` takes f32 and f64.
+    Edges: the identity for ``n = 0``; NaN for a negative `n` where x is singular.
+    Derivative: that of the products.
+    """
+    x = as_tensor(x)
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise misfit(f"matrix_power: a square matrix is needed, or a batch of them, found {type_of(x)}")
+    if n == 0:
+        return ops.broadcast_to(ops.eye(x.shape[-1], dtype=x.dtype), x.shape)
+    base = result = ops.inverse(x) if n < 0 else x
+    for bit in f"{abs(n):b}"[1:]:
+        result = result @ result
+        result = result @ base if bit == "1" else result
+    return result

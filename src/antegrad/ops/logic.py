@@ -1,4 +1,4 @@
-"""Comparison, selection, conversion, and operations on bits."""
+"""Comparison, selection, conversion, and the logical operations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from antegrad.ir.code import Code, fill
 from antegrad.ir.mlir import Emitter, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
-from antegrad.ir.types import BOOL, SHORT_NAMES, DTypeLike, TensorType, as_dtype, is_float, is_integer
+from antegrad.ir.types import BOOL, DTypeLike, TensorType, as_dtype, is_float, is_integer
 from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import as_tensor, bind
 from antegrad.ops.elementwise import Binary, Elementwise, Unary, kind
 from antegrad.ops.promotion import broadcast, unify
 
 __all__ = [
-    "bitcast", "bitwise_and", "bitwise_or", "bitwise_xor", "convert", "equal", "greater", "greater_equal", "invert",
-    "isfinite", "isinf", "isnan", "left_shift", "less", "less_equal", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "not_equal", "right_shift", "stop_gradient", "where",
+    "convert", "equal", "greater", "greater_equal", "isfinite", "less", "less_equal", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "not_equal", "stop_gradient", "where",
 ]  # fmt: skip
 
 
@@ -41,49 +40,84 @@ class Comparison(Binary):
 
 
 class Equal(Comparison):
-    """``x == y``."""
+    """``x == y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: false beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} == {y}"
     direction = "EQ"
 
 
 class NotEqual(Comparison):
-    """``x != y``."""
+    """``x != y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: true beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} != {y}"
     direction = "NE"
 
 
 class Less(Comparison):
-    """``x < y``."""
+    """``x < y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: false beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} < {y}"
     direction = "LT"
 
 
 class LessEqual(Comparison):
-    """``x <= y``."""
+    """``x <= y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: false beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} <= {y}"
     direction = "LE"
 
 
 class Greater(Comparison):
-    """``x > y``."""
+    """``x > y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: false beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} > {y}"
     direction = "GT"
 
 
 class GreaterEqual(Comparison):
-    """``x >= y``."""
+    """``x >= y``.
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: false beside NaN.
+    Derivative: none.
+    """
 
     numpy = "{x} >= {y}"
     direction = "GE"
 
 
 class Isfinite(Unary):
-    """Whether x is neither infinite nor NaN."""
+    """Whether x is neither infinite nor NaN.
+
+    Shapes: x (...), a float, gives bool of the same shape.
+    Edges: true for every finite float.
+    Derivative: none.
+    """
 
     numpy = "np.isfinite({x})"
     differentiable = False
@@ -97,7 +131,12 @@ class Isfinite(Unary):
 
 
 class Where(Elementwise):
-    """``x`` where `condition` holds, else ``y``. The element that is not selected gets a cotangent of 0."""
+    """``x`` where `condition` holds, else ``y``.
+
+    Shapes: condition, which is bool, x and y broadcast.
+    Edges: an infinity or NaN that is not selected leaves no trace.
+    Derivative: dy for the selected operand, 0 for the other; a bool condition has none.
+    """
 
     numpy = "np.where({condition}, {x}, {y})"
     accepts = ("float", "integer", "bool")
@@ -133,7 +172,12 @@ def float_to_integer_helper(x: Any, dtype: Any) -> Any:
 
 
 class Convert(Primitive):
-    """Another element type. Float to integer rounds toward zero and clamps (0 for NaN); integers wrap; bool is != 0."""
+    """x in another element type.
+
+    Shapes: x (...) gives the same shape.
+    Edges: float to integer rounds toward zero and clamps (0 for NaN); integers wrap; bool is ``x != 0``.
+    Derivative: dy in the type of x; none for integers.
+    """
 
     helpers = (float_to_integer_helper,)
 
@@ -165,87 +209,13 @@ class Convert(Primitive):
         return convert(dy, x.dtype) if is_float(x.dtype) else None
 
 
-class Bitcast(Primitive):
-    """The same bits read as another element type of the same width."""
-
-    numpy = "{x}.view({dtype})"
-    differentiable = False
-
-    def __call__(self, x: Any, dtype: DTypeLike) -> Any:
-        return bind(self, as_tensor(x), dtype=as_dtype(dtype))
-
-    def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
-        return bind(self, *stretched(operands, batched, size), **params)
-
-    def result(self, x: TensorType, *, dtype: np.dtype) -> TensorType:
-        if x.dtype.itemsize != dtype.itemsize or BOOL in (x.dtype, dtype):
-            raise DTypeError(f"bitcast: {x} and {SHORT_NAMES[dtype]} differ in width")
-        return x.with_dtype(dtype)
-
-    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
-        types = signature(equation.input_types, equation.output_types)
-        return emitter.op(f"stablehlo.bitcast_convert {operands[0]} : {types}")
-
-
-class Bitwise(Binary):
-    """Base of the operations on bits; on bool they are the logical ones."""
-
-    accepts = ("integer", "bool")
-    differentiable = False
-
-
-class BitwiseAnd(Bitwise):
-    """``x & y``."""
-
-    numpy = "{x} & {y}"
-    stablehlo = "and"
-
-
-class BitwiseOr(Bitwise):
-    """``x | y``."""
-
-    numpy = "{x} | {y}"
-    stablehlo = "or"
-
-
-class BitwiseXor(Bitwise):
-    """``x ^ y``."""
-
-    numpy = "{x} ^ {y}"
-    stablehlo = "xor"
-
-
-class Invert(Unary):
-    """``~x``."""
-
-    numpy = "~{x}"
-    stablehlo = "not"
-    accepts = ("integer", "bool")
-    differentiable = False
-
-
-class LeftShift(Bitwise):
-    """``x << y``; 0 when y is not below the width."""
-
-    numpy = "{x} << {y}"
-    stablehlo = "shift_left"
-    accepts = ("integer",)
-
-
-class RightShift(Bitwise):
-    """``x >> y``, keeping the sign of a signed x; all sign bits when y is not below the width."""
-
-    numpy = "{x} >> {y}"
-    accepts = ("integer",)
-
-    def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
-        type = equation.output.type
-        name = "shift_right_logical" if type.dtype.kind == "u" else "shift_right_arithmetic"
-        return emitter.op(f"stablehlo.{name} {', '.join(operands)} : {tensor(type)}")
-
-
 class StopGradient(Primitive):
-    """x itself, through which no cotangent flows."""
+    """x itself, as a constant to the derivative.
+
+    Shapes: x (...) gives the same shape.
+    Edges: none.
+    Derivative: 0.
+    """
 
     differentiable = False
 
@@ -274,24 +244,7 @@ greater_equal = GreaterEqual()
 isfinite = Isfinite()
 where = Where()
 convert = Convert()
-bitcast = Bitcast()
-bitwise_and = BitwiseAnd()
-bitwise_or = BitwiseOr()
-bitwise_xor = BitwiseXor()
-invert = Invert()
-left_shift = LeftShift()
-right_shift = RightShift()
 stop_gradient = StopGradient()
-
-
-def isnan(x: Any) -> Any:
-    """Whether x is NaN."""
-    return not_equal(x, x)
-
-
-def isinf(x: Any) -> Any:
-    """Whether x is infinite."""
-    return equal(ops.abs(x), float("inf"))
 
 
 def truth(x: Any) -> Any:
@@ -301,20 +254,40 @@ def truth(x: Any) -> Any:
 
 
 def logical_and(x: Any, y: Any) -> Any:
-    """Whether both are true (not 0)."""
-    return bitwise_and(truth(x), truth(y))
+    """Whether both are true (not 0).
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: NaN is true.
+    Derivative: none.
+    """
+    return ops.bitwise_and(truth(x), truth(y))
 
 
 def logical_or(x: Any, y: Any) -> Any:
-    """Whether either is true (not 0)."""
-    return bitwise_or(truth(x), truth(y))
+    """Whether either is true (not 0).
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: NaN is true.
+    Derivative: none.
+    """
+    return ops.bitwise_or(truth(x), truth(y))
 
 
 def logical_xor(x: Any, y: Any) -> Any:
-    """Whether just one is true (not 0)."""
-    return bitwise_xor(truth(x), truth(y))
+    """Whether just one is true (not 0).
+
+    Shapes: x and y broadcast, and give bool.
+    Edges: NaN is true.
+    Derivative: none.
+    """
+    return ops.bitwise_xor(truth(x), truth(y))
 
 
 def logical_not(x: Any) -> Any:
-    """Whether x is false (0)."""
-    return invert(truth(x))
+    """Whether x is false (0).
+
+    Shapes: x (...) gives bool of the same shape.
+    Edges: NaN is true, so this is false for it.
+    Derivative: none.
+    """
+    return ops.invert(truth(x))

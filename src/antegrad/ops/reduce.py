@@ -80,7 +80,12 @@ def stretched(y: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
 
 
 class ReduceSum(Reduction):
-    """Sum over `axes`."""
+    """Sum over `axes`.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: 0 over an empty axis; integers wrap.
+    Derivative: dy for each element.
+    """
 
     function = "sum"
     stablehlo = "add"
@@ -94,7 +99,12 @@ class ReduceSum(Reduction):
 
 
 class ReduceProd(Reduction):
-    """Product over `axes`. The gradient is the product of the other factors, exact where factors are 0."""
+    """Product over `axes`.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: 1 over an empty axis; integers wrap.
+    Derivative: dy times the product of all others, exact where factors are 0.
+    """
 
     function = "prod"
     stablehlo = "multiply"
@@ -114,19 +124,17 @@ def _product_of_others(x: Any, axes: tuple[int, ...]) -> Any:
     kept = moved.shape[: x.ndim - len(axes)]
     count = math.prod(moved.shape[len(kept) :])
     rows = ops.reshape(moved, (*kept, count))
-    others = _exclusive_product(rows) * ops.flip(_exclusive_product(ops.flip(rows, -1)), -1)
-    return ops.transpose(ops.reshape(others, moved.shape), tuple(int(i) for i in np.argsort(order)))
+    before, after = (_exclusive_product(rows, reverse) for reverse in (False, True))
+    return ops.transpose(ops.reshape(before * after, moved.shape), tuple(int(i) for i in np.argsort(order)))
 
 
-def _exclusive_product(rows: Any) -> Any:
-    """Along the last axis, the product of all elements before each one, by doubling."""
-    ones = ops.ones_like(rows)
-    result = ops.concatenate([ones[..., :1], rows[..., :-1]], axis=-1) if rows.shape[-1] else rows
-    step = 1
-    while step < rows.shape[-1]:
-        result = result * ops.concatenate([ones[..., :step], result[..., :-step]], axis=-1)
-        step *= 2
-    return result
+def _exclusive_product(rows: Any, reverse: bool) -> Any:
+    """Along the last axis, the product of all elements before each one (after it if `reverse`)."""
+    if rows.shape[-1] == 0:
+        return rows
+    one = ops.ones_like(rows[..., :1])
+    shifted = [rows[..., 1:], one] if reverse else [one, rows[..., :-1]]
+    return ops.cumprod(ops.concatenate(shifted, axis=-1), axis=-1, reverse=reverse)
 
 
 class Extremum(Reduction):
@@ -145,7 +153,12 @@ class Extremum(Reduction):
 
 
 class ReduceMax(Extremum):
-    """Largest element over `axes`; NaN if any is."""
+    """Largest element over `axes`; NaN if any is.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: an empty axis is a `ShapeError`.
+    Derivative: dy, split evenly among the ties.
+    """
 
     function = "max"
     stablehlo = "maximum"
@@ -155,7 +168,12 @@ class ReduceMax(Extremum):
 
 
 class ReduceMin(Extremum):
-    """Smallest element over `axes`; NaN if any is."""
+    """Smallest element over `axes`; NaN if any is.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: an empty axis is a `ShapeError`.
+    Derivative: dy, split evenly among the ties.
+    """
 
     function = "min"
     stablehlo = "minimum"
@@ -165,7 +183,12 @@ class ReduceMin(Extremum):
 
 
 class ReduceAnd(Reduction):
-    """Whether all elements over `axes` are true."""
+    """Whether all elements over `axes` are true.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: true over an empty axis.
+    Derivative: none.
+    """
 
     function = "all"
     stablehlo = "and"
@@ -177,7 +200,12 @@ class ReduceAnd(Reduction):
 
 
 class ReduceOr(Reduction):
-    """Whether any element over `axes` is true."""
+    """Whether any element over `axes` is true.
+
+    Shapes: x (..., n, ...) gives (..., ...).
+    Edges: false over an empty axis.
+    Derivative: none.
+    """
 
     function = "any"
     stablehlo = "or"

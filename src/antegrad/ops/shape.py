@@ -39,7 +39,12 @@ def transposed(x: Code, order: tuple[int, ...]) -> Code:
 
 
 class BroadcastInDim(Primitive):
-    """Axis i of x becomes axis ``dims[i]`` of the result, stretched where its size is 1; other axes are new."""
+    """Axis i of x becomes axis ``dims[i]`` of the result, stretched where its size is 1; other axes are new.
+
+    Shapes: x (m, 1), shape (m, n, p) and dims (0, 2) give (m, n, p).
+    Edges: `dims` in another order, or a size that is neither 1 nor that of its axis, is a `ShapeError`.
+    Derivative: the sum of dy over the axes that were stretched or are new.
+    """
 
     def result(self, x: TensorType, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> TensorType:
         fits = len(dims) == x.ndim and list(dims) == sorted(set(dims)) and all(0 <= dim < len(shape) for dim in dims)
@@ -251,7 +256,11 @@ class Concatenate(Primitive):
 
 
 class Iota(Primitive):
-    """0, 1, 2, ... along `axis`, the same along all others."""
+    """0, 1, 2, ... along `axis`, the same along all others.
+
+    Shapes: `shape`, with at least one axis, of any type but bool.
+    Derivative: none.
+    """
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype, axis: int = 0) -> Any:
         return ops.bind(self, shape=tuple(shape), dtype=dtype, axis=axis)

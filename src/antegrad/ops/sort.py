@@ -13,7 +13,7 @@ from antegrad.ir.mlir import Emitter, signature, tensor
 from antegrad.ir.primitive import Primitive
 from antegrad.ir.program import Equation
 from antegrad.ir.types import BOOL, DTYPES, TensorType, is_float
-from antegrad.ops.arrays import normalize_axis
+from antegrad.ops.arrays import normalize_axis, ravel
 from antegrad.ops.batching import stretched
 from antegrad.ops.dispatch import as_tensor, bind
 
@@ -89,14 +89,34 @@ def _less(key: TensorType) -> str:
 sort_p = Sort()
 
 
-def sort(x: Any, axis: int = -1) -> Any:
-    """`x` in ascending order along `axis`; NaN come last."""
-    x = as_tensor(x)
-    return sort_p((x,), normalize_axis(axis, x.ndim, "sort"))[0]
+def _sorted(operation: str, x: Any, axis: int | None, descending: bool, positions: bool) -> Any:
+    """`x` sorted, or the positions that sort it.
+
+    A stable descending order is the stable ascending one of the reversed axis, reversed.
+    """
+    x, axis = (ravel(x), 0) if axis is None else (as_tensor(x), axis)
+    place = normalize_axis(axis, x.ndim, operation)
+    operands = (x, ops.iota(x.shape, DTYPES["i32"], place)) if positions else (x,)
+    if not descending:
+        return sort_p(operands, place)[-1]
+    return ops.flip(sort_p([ops.flip(operand, place) for operand in operands], place)[-1], place)
 
 
-def argsort(x: Any, axis: int = -1) -> Any:
-    """The positions (i32) that sort `x` along `axis`; equal elements keep their order."""
-    x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "argsort")
-    return sort_p((x, ops.iota(x.shape, DTYPES["i32"], place)), place)[1]
+def sort(x: Any, axis: int | None = -1, descending: bool = False) -> Any:
+    """`x` in ascending order along `axis`, or in descending order.
+
+    Shapes: that of x; axis None flattens.
+    Edges: NaN come last, in descending order first; both zeros are equal.
+    Derivative: dy put back to where each element came from; equal elements keep their order.
+    """
+    return _sorted("sort", x, axis, descending, positions=False)
+
+
+def argsort(x: Any, axis: int | None = -1, descending: bool = False) -> Any:
+    """The positions (i32) that bring `x` in ascending order along `axis`, or in descending order.
+
+    Shapes: that of x; axis None flattens.
+    Edges: equal elements keep their order; NaN come last, in descending order first.
+    Derivative: none.
+    """
+    return _sorted("argsort", x, axis, descending, positions=True)

@@ -5,11 +5,12 @@ In f32 the host repeats the arithmetic of XLA, so that normally distributed draw
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -19,12 +20,15 @@ from antegrad.ir.builder import Builder
 from antegrad.ir.code import Code, fill
 from antegrad.ir.mlir import Emitter, tensor
 from antegrad.ir.program import Equation, Program, Source
-from antegrad.ir.types import TensorType, accumulation_dtype
-from antegrad.ops.dispatch import as_tensor, bind, lift, tracing
+from antegrad.ir.types import TensorType, accumulation_dtype, is_float, type_of
+from antegrad.ops.dispatch import as_tensor, here, lift, tracing
 from antegrad.ops.elementwise import Elementwise, Unary, mul_no_nan
+from antegrad.ops.promotion import harmonise
 from antegrad.ops.tensor import Tensor
 
 __all__ = ["erf", "erfinv", "fma"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fma_helper(x: Any, y: Any, z: Any) -> Any:
@@ -62,8 +66,11 @@ class Fma(Elementwise):
     """``x * y + z`` of f32 or f64, rounded once.
 
     XLA rounds once where it puts product and sum into one loop of a processor that can: on GPUs and on all CPUs but
-    very old ones. In f64 the host rounds twice where a factor is above 1e300 or the product below
-    1e-290.
+    very old ones.
+
+    Shapes: x, y and z broadcast; 16-bit floats are a `DTypeError`.
+    Edges: in f64 the host rounds twice where a factor is above 1e300 or the product below 1e-290.
+    Derivative: ``dy * y``, ``dy * x`` and dy.
     """
 
     numpy = "fma_helper({x}, {y}, {z})"
@@ -179,44 +186,76 @@ def erfinv64_helper(x: Any) -> Any:
     return x * np.where(np.abs(x) == 1, np.inf, total)
 
 
-class Special(Unary):
-    """Base of functions that StableHLO lacks: its emission is the composition `formula`, in the operations of `ops`.
+def floating(operation: str, x: Any) -> Any:
+    """`x` as a tensor; a `DTypeError` that names the operation when it is none of floats."""
+    x = as_tensor(x)
+    if not is_float(x.dtype):
+        place = str(here())
+        message = f"{operation} is for float tensors, found {type_of(x)}: use .astype(...)"
+        raise DTypeError(f"{message}\n  at {place}" if place else message)
+    return x
 
-    In f64 the composition is the helper itself, run on traced tensors. 16-bit floats are computed in f32 and rounded.
+
+def rounded_once(function: F) -> F:
+    """`function` of a float tensor, computed in f32 for 16-bit floats and rounded to their type at the end."""
+
+    @functools.wraps(function)
+    def wrapped(x: Any, *arguments: Any, **keywords: Any) -> Any:
+        x = floating(function.__name__, x)
+        wide = ops.convert(x, accumulation_dtype(x.dtype))
+        return ops.convert(function(wide, *arguments, **keywords), x.dtype)
+
+    return cast(F, wrapped)
+
+
+class Special(Elementwise):
+    """Base of functions that StableHLO lacks: on XLA they are the composition `formula`, in the operations of `ops`.
+
+    Without a formula of its own, a function has its helper for that, run on traced tensors: so the coefficients stand
+    in one place. Where there are two helpers, the second is for f64. 16-bit floats are computed in f32 and rounded.
     """
 
+    accepts = ("float",)
     cost = 50
 
-    def __call__(self, x: Any) -> Any:
-        x = as_tensor(x)
-        return ops.convert(bind(self, ops.convert(x, accumulation_dtype(x.dtype))), x.dtype)
+    def __call__(self, *operands: Any, **keywords: Any) -> Any:
+        operands = harmonise(self.name, *operands)
+        dtype = operands[0].dtype
+        wide = accumulation_dtype(dtype)
+        return ops.convert(super().__call__(*(ops.convert(x, wide) for x in operands), **keywords), dtype)
 
-    def result(self, x: TensorType) -> TensorType:
-        type = self.checked(x)
+    def checked(self, *operands: TensorType) -> TensorType:
+        type = super().checked(*operands)
         if type.dtype.itemsize < 4:
             raise DTypeError(f"{self.name} is for f32 and f64, found {type}: use .astype('f32')")
         return type
 
+    def helper(self, dtype: np.dtype) -> Callable[..., Any]:
+        """The helper for an element type."""
+        return self.helpers[-1] if dtype.itemsize == 8 else self.helpers[0]
+
     def render(self, equation: Equation, *operands: Code) -> Code:
-        helper = self.helpers[equation.output.type.dtype.itemsize == 8]
+        if self.numpy:
+            return super().render(equation, *operands)
+        helper = self.helper(equation.output.type.dtype)
         return fill(f"{helper.__name__}({{x}})", ("x",), operands, {})
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
-        type = equation.output.type
-        formula = self.helpers[1] if type.dtype.itemsize == 8 else self.formula
-        return emitter.body(_composition(formula, type), operands)[0]
+        composed = _composition(self, equation.input_types, tuple(equation.params.items()))
+        return emitter.body(composed, operands)[0]
 
-    def formula(self, x: Any) -> Any:
-        """The function in f32, written with the operations of `ops`."""
-        raise NotImplementedError(f"{self.name} has no composition")
+    def formula(self, *operands: Any, **params: Any) -> Any:
+        """The function, written with the operations of `ops`."""
+        return self.helper(operands[0].dtype)(*operands, **params)
 
 
-@lru_cache(maxsize=256)
-def _composition(formula: Callable[[Any], Any], type: TensorType) -> Program:
-    """The Program of `formula` for an operand of `type`."""
+@lru_cache(maxsize=1024)
+def _composition(special: Special, types: Sequence[TensorType], params: tuple[tuple[str, Any], ...]) -> Program:
+    """The Program of a function's `formula` for operands of `types`."""
     builder = Builder(source=Source())
+    operands = [Tensor(builder.input(type, f"x{i}"), builder) for i, type in enumerate(types)]
     with tracing(builder):
-        result = lift(builder, formula(Tensor(builder.input(type, "x"), builder)))
+        result = lift(builder, special.formula(*operands, **dict(params)))
     return builder.finish("formula", [result], ["y"])
 
 
@@ -225,15 +264,20 @@ def _tables(helper: Callable[..., Any]) -> list[tuple[float, ...]]:
     return [p.default for p in inspect.signature(helper).parameters.values() if p.default is not p.empty]
 
 
-class Erfinv(Special):
-    """Inverse of the error function; infinite at -1 and 1, NaN beyond.
+class Erfinv(Special, Unary):
+    """Inverse of the error function.
 
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: infinite at -1 and 1, NaN beyond.
+    Derivative: ``dy * sqrt(pi) / 2 * exp(result**2)``; infinite at -1 and 1.
     Source: Giles, "Approximating the erfinv function" (2010).
     """
 
     helpers = (erfinv_helper, erfinv64_helper)
 
     def formula(self, x: Any) -> Any:
+        if x.dtype.itemsize == 8:
+            return super().formula(x)
         center, tail = _tables(erfinv_helper)
         w = -ops.log1p(x * -x)
         inner = w < 5
@@ -292,12 +336,19 @@ def erf64_helper(x: Any) -> Any:
     return np.where(np.abs(x) < 1, near, far)
 
 
-class Erf(Special):
-    """The error function ``2 / sqrt(pi) * integral of exp(-t**2) for t from 0 to x``."""
+class Erf(Special, Unary):
+    """The error function ``2 / sqrt(pi) * integral of exp(-t**2) for t from 0 to x``.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: -1 and 1 at the infinities.
+    Derivative: ``dy * 2 / sqrt(pi) * exp(-x**2)``.
+    """
 
     helpers = (erf_helper, erf64_helper)
 
     def formula(self, x: Any) -> Any:
+        if x.dtype.itemsize == 8:
+            return super().formula(x)
         square = x * x
         top, bottom = (_horner(square, table) for table in _tables(erf_helper))
         return ops.where(ops.abs(x) < 3.8325069, x * top / bottom, ops.sign(x))

@@ -86,6 +86,31 @@ class Tensor:
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         return ops.mean(self, axis, keepdims)
 
+    def var(self, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        return ops.var(self, axis, ddof, keepdims)
+
+    def std(self, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        return ops.std(self, axis, ddof, keepdims)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        return ops.clip(self, min, max)
+
+    def round(self) -> Any:
+        """The nearest whole numbers, halves to the even one."""
+        return ops.round(self)
+
+    def dot(self, other: Any) -> Any:
+        return ops.dot(self, other)
+
+    def take(self, indices: Any, axis: int | None = None) -> Any:
+        return ops.take(self, indices, axis)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Any:
+        return ops.repeat(self, repeats, axis)
+
+    def cumsum(self, axis: int | None = None) -> Any:
+        return ops.cumsum(self, axis)
+
     def prod(self, axis: Any = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Any:
         """Product over `axis`, of the elements converted to `dtype` where one is given."""
         return ops.prod(self if dtype is None else self.astype(dtype), axis, keepdims)
@@ -172,6 +197,17 @@ class Tensor:
 
     def __rpow__(self, other: Any) -> Any:
         return ops.power(other, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other), ops.remainder(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self), ops.remainder(other, self)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if digits:
+            self._refuse(f"round(..., {digits})", "use ops.round(x * 10**digits) / 10**digits")
+        return ops.round(self)
 
     def __matmul__(self, other: Any) -> Any:
         return ops.matmul(self, other)
@@ -278,6 +314,15 @@ class Tensor:
             f"{name} ({self.type}) is traced: it has a type but no value, and was used as {use}. To mend it: {advice}."
             + (f"\n  at {place}" if place else "")
         )
+
+    def __format__(self, specification: str) -> str:
+        """As `repr`, for messages; there is no value to format as a number."""
+        if specification:
+            self._refuse(f"a number formatted with {specification!r}", "return it and format it outside the capture")
+        return repr(self)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self
 
     def __repr__(self) -> str:
         return f"Tensor({self.value.name or '_'}: {self.type})"

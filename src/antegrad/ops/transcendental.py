@@ -1,7 +1,8 @@
-"""Exponentials, logarithms, roots, powers, trigonometry and rounding: elementwise functions of floats."""
+"""Exponentials, logarithms, roots, powers and trigonometry: elementwise functions of floats."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from antegrad.ir.types import accumulation_dtype, is_float
 from antegrad.ops.dispatch import as_tensor, bind
 from antegrad.ops.elementwise import Binary, Unary, mul_no_nan
 from antegrad.ops.promotion import harmonise
+from antegrad.ops.special import Special
 
 __all__ = [
-    "arctan2", "cbrt", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "power", "round", "rsqrt", "sigmoid",
-    "sin", "sqrt", "tan", "tanh",
+    "arctan2", "cbrt", "cos", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "power", "rsqrt",
+    "sigmoid", "sin", "sqrt", "tan", "tanh",
 ]  # fmt: skip
 
 
@@ -40,7 +42,12 @@ class Wide(Unary):
 
 
 class Exp(Unary):
-    """``e ** x``."""
+    """``e ** x``.
+
+    Shapes: x (...) gives the same shape.
+    Edges: 0 at -inf; overflows to inf.
+    Derivative: ``dy * result``.
+    """
 
     numpy = "np.exp({x})"
     stablehlo = "exponential"
@@ -51,7 +58,12 @@ class Exp(Unary):
 
 
 class Expm1(Wide):
-    """``e ** x - 1``, exact near 0."""
+    """``e ** x - 1``, exact near 0.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: -1 at -inf; overflows to inf.
+    Derivative: ``dy * (result + 1)``.
+    """
 
     numpy = "np.expm1({x})"
     stablehlo = "exponential_minus_one"
@@ -62,7 +74,12 @@ class Expm1(Wide):
 
 
 class Log(Unary):
-    """Natural logarithm; -inf at 0, NaN below."""
+    """Natural logarithm.
+
+    Shapes: x (...) gives the same shape.
+    Edges: -inf at 0, NaN below.
+    Derivative: ``dy / x``; infinite at 0.
+    """
 
     numpy = "np.log({x})"
     stablehlo = "log"
@@ -73,7 +90,12 @@ class Log(Unary):
 
 
 class Log1p(Unary):
-    """``log(1 + x)``, exact near 0."""
+    """``log(1 + x)``, exact near 0.
+
+    Shapes: x (...) gives the same shape.
+    Edges: -inf at -1, NaN below.
+    Derivative: ``dy / (1 + x)``; infinite at -1.
+    """
 
     numpy = "np.log1p({x})"
     stablehlo = "log_plus_one"
@@ -83,8 +105,69 @@ class Log1p(Unary):
         return mul_no_nan(dy, 1 / (x + 1))
 
 
+class Exp2(Special, Unary):
+    """``2 ** x``.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: 0 at -inf; overflows to inf.
+    Derivative: ``dy * log(2) * result``.
+    """
+
+    numpy = "np.exp2({x})"
+    cost = 20
+
+    def formula(self, x: Any) -> Any:
+        return power(2.0, x)
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return mul_no_nan(dy, y * math.log(2))
+
+
+class Log2(Special, Unary):
+    """Logarithm to base 2, exact for powers of 2.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: -inf at 0, NaN below.
+    Derivative: ``dy / (x * log(2))``; infinite at 0.
+    """
+
+    numpy = "np.log2({x})"
+    cost = 30
+
+    def formula(self, x: Any) -> Any:
+        near = log(x) / math.log(2)
+        whole = ops.round(near)
+        return ops.where(power(2.0, whole) == x, whole, near)
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return mul_no_nan(dy, 1 / math.log(2) / x)
+
+
+class Log10(Special, Unary):
+    """Logarithm to base 10.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: -inf at 0, NaN below.
+    Derivative: ``dy / (x * log(10))``; infinite at 0.
+    """
+
+    numpy = "np.log10({x})"
+    cost = 20
+
+    def formula(self, x: Any) -> Any:
+        return log(x) / math.log(10)
+
+    def vjp(self, dy: Any, y: Any, x: Any) -> Any:
+        return mul_no_nan(dy, 1 / math.log(10) / x)
+
+
 class Sqrt(Unary):
-    """Square root; the gradient at 0 is infinite."""
+    """Square root.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN below 0.
+    Derivative: ``dy / (2 * result)``; infinite at 0.
+    """
 
     numpy = "np.sqrt({x})"
     stablehlo = "sqrt"
@@ -99,7 +182,12 @@ def rsqrt_helper(x: Any) -> Any:
 
 
 class Rsqrt(Wide):
-    """``1 / sqrt(x)``."""
+    """``1 / sqrt(x)``.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: inf at 0, -inf at -0.0, NaN below, 0 at inf.
+    Derivative: ``-dy * result / (2 * x)``; infinite at 0.
+    """
 
     numpy = "rsqrt_helper({x})"
     helpers = (rsqrt_helper,)
@@ -110,7 +198,12 @@ class Rsqrt(Wide):
 
 
 class Cbrt(Unary):
-    """Cube root."""
+    """Cube root, of negative numbers too.
+
+    Shapes: x (...) gives the same shape.
+    Edges: an infinity gives itself.
+    Derivative: ``dy / (3 * result**2)``; infinite at 0.
+    """
 
     numpy = "np.cbrt({x})"
     stablehlo = "cbrt"
@@ -121,7 +214,12 @@ class Cbrt(Unary):
 
 
 class Sin(Unary):
-    """Sine of an angle in radians."""
+    """Sine of an angle in radians.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN at the infinities.
+    Derivative: ``dy * cos(x)``.
+    """
 
     numpy = "np.sin({x})"
     stablehlo = "sine"
@@ -132,7 +230,12 @@ class Sin(Unary):
 
 
 class Cos(Unary):
-    """Cosine of an angle in radians."""
+    """Cosine of an angle in radians.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN at the infinities.
+    Derivative: ``-dy * sin(x)``.
+    """
 
     numpy = "np.cos({x})"
     stablehlo = "cosine"
@@ -143,7 +246,12 @@ class Cos(Unary):
 
 
 class Tan(Unary):
-    """Tangent of an angle in radians."""
+    """Tangent of an angle in radians.
+
+    Shapes: x (...) gives the same shape.
+    Edges: NaN at the infinities.
+    Derivative: ``dy * (1 + result**2)``.
+    """
 
     numpy = "np.tan({x})"
     stablehlo = "tan"
@@ -154,7 +262,12 @@ class Tan(Unary):
 
 
 class Tanh(Unary):
-    """Hyperbolic tangent, elementwise; defined for every real input."""
+    """Hyperbolic tangent.
+
+    Shapes: x (...) gives the same shape.
+    Edges: -1 and 1 at the infinities.
+    Derivative: ``dy * (1 - result**2)``.
+    """
 
     numpy = "np.tanh({x})"
     stablehlo = "tanh"
@@ -171,7 +284,12 @@ def sigmoid_helper(x: Any) -> Any:
 
 
 class Sigmoid(Wide):
-    """``1 / (1 + exp(-x))``."""
+    """``1 / (1 + exp(-x))``, also called the logistic function.
+
+    Shapes: x (...) gives the same shape; 16-bit floats are computed in f32.
+    Edges: 0 at -inf, 1 at inf.
+    Derivative: ``dy * result * (1 - result)``.
+    """
 
     numpy = "sigmoid_helper({x})"
     helpers = (sigmoid_helper,)
@@ -183,7 +301,12 @@ class Sigmoid(Wide):
 
 
 class Arctan2(Binary):
-    """Angle of the point (y, x) in radians, in [-pi, pi]; the gradient at the origin is 0."""
+    """Angle of the point (x, y) in radians, in [-pi, pi]; y is the first operand.
+
+    Shapes: y and x broadcast.
+    Edges: 0 or pi at the origin, by the sign of x, with the sign of y.
+    Derivative: ``dy * x / (x**2 + y**2)`` for y, ``-dy * y / (x**2 + y**2)`` for x; 0 at the origin.
+    """
 
     numpy = "np.arctan2({x}, {y})"
     stablehlo = "atan2"
@@ -197,9 +320,11 @@ class Arctan2(Binary):
 
 
 class Power(Binary):
-    """``x ** y`` of floats. A negative base with a fractional exponent gives NaN.
+    """``x ** y``: products for a Python integer y from 0 to 3, and of integer tensors.
 
-    The gradient of the base is 0 where the exponent is 0, also at ``0 ** 0``; that of the exponent is 0 at base 0.
+    Shapes: x and y broadcast; an integer x takes a Python integer y.
+    Edges: ``x ** 0`` and ``1 ** y`` are 1, also for NaN; NaN for a negative base with a fractional exponent.
+    Derivative: ``dy * y * x**(y - 1)``, 0 where y is 0, at 0 ** 0 too; ``dy * log(x) * result``, 0 where x is 0.
     """
 
     numpy = "{x} ** {y}"
@@ -238,33 +363,12 @@ def _integer_power(x: Any, exponent: int) -> Any:
     return ops.ones_like(x) if result is None else result
 
 
-class Floor(Unary):
-    """The largest whole number not above x."""
-
-    numpy = "np.floor({x})"
-    stablehlo = "floor"
-    differentiable = False
-
-
-class Ceil(Unary):
-    """The smallest whole number not below x."""
-
-    numpy = "np.ceil({x})"
-    stablehlo = "ceil"
-    differentiable = False
-
-
-class Round(Unary):
-    """The nearest whole number, halves to the even one."""
-
-    numpy = "np.rint({x})"
-    stablehlo = "round_nearest_even"
-    differentiable = False
-
-
 exp = Exp()
 expm1 = Expm1()
+exp2 = Exp2()
 log = Log()
+log2 = Log2()
+log10 = Log10()
 log1p = Log1p()
 sqrt = Sqrt()
 rsqrt = Rsqrt()
@@ -276,6 +380,3 @@ tanh = Tanh()
 sigmoid = Sigmoid()
 arctan2 = Arctan2()
 power = Power()
-floor = Floor()
-ceil = Ceil()
-round = Round()

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from antegrad import ops
-from antegrad.optim.decay import Mask, everything
+from antegrad.optim import settings
+from antegrad.optim.decay import decaying, shrunk
 from antegrad.optim.optimizer import (
+    Mask,
     Optimizer,
     Schedule,
     State,
+    bias_correction,
     labelled,
-    map_leaves,
     moments,
+    moving_average,
     no_updates_yet,
     rate_at,
     rate_reading,
-    wide,
+    step_leaves,
 )
 
 
@@ -37,7 +39,7 @@ def adam(learning_rate: float | Schedule, b1: float = 0.9, b2: float = 0.999, ep
       learning_rate: a number, or a function of the number of updates done (see `antegrad.optim.schedules`).
       b1, b2: decay of the first and of the second moment, each in [0, 1).
       eps: added to the root of the corrected second moment, > 0.
-    Raises `ValueError` for a number outside its range.
+    Raises `SettingError` for a number outside its range.
     """
     return _adam("adam", learning_rate, b1, b2, eps, 0.0, None)
 
@@ -56,8 +58,11 @@ def adamw(
     rate as in ``torch.optim.AdamW`` and ``optax.adamw``.
 
     Arguments:
+      learning_rate, b1, b2, eps: as in `adam`.
+      weight_decay: share of a parameter that the step takes off, times the learning rate, >= 0.
       mask: ``mask(path, parameter) -> bool``, whether a parameter decays; None for all, as in torch. `decay_matrices`
         leaves biases and gains alone; `decay_report` prints what a mask does.
+    Raises `SettingError` for a number outside its range.
     """
     return _adam("adamw", learning_rate, b1, b2, eps, weight_decay, mask)
 
@@ -71,9 +76,10 @@ def _adam(
     weight_decay: float,
     mask: Mask | None,
 ) -> Optimizer:
-    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps > 0):
-        raise ValueError(f"{kind}: b1 and b2 must be in [0, 1) and eps above 0, found {b1!r}, {b2!r} and {eps!r}")
-    decays = mask or everything
+    learning_rate = settings.learning_rate(kind, learning_rate)
+    b1, b2 = settings.number(kind, "b1", b1, "[0, 1)"), settings.number(kind, "b2", b2, "[0, 1)")
+    eps = settings.number(kind, "eps", eps, "(0, inf)")
+    weight_decay, decays = decaying(kind, weight_decay, mask)
 
     def init(parameters: Any) -> State:
         return {"count": no_updates_yet(), "m": moments(kind, parameters), "v": moments(kind, parameters)}
@@ -89,18 +95,17 @@ def _adam(
                 scales[m.dtype] = _scales(count, rate, b1, b2, eps, m.dtype)
             step_size, floor = scales[m.dtype]
             gradient = ops.convert(gradient, m.dtype)
-            m = labelled(ops.add(ops.multiply(m, b1), ops.multiply(gradient, 1 - b1)), "new_m", path)
-            v = labelled(ops.add(ops.multiply(v, b2), ops.multiply(ops.square(gradient), 1 - b2)), "new_v", path)
+            m = labelled(moving_average(m, gradient, b1), "new_m", path)
+            v = labelled(moving_average(v, ops.square(gradient), b2), "new_v", path)
             change = ops.divide(ops.multiply(m, step_size), ops.add(ops.sqrt(v), floor))
-            if weight_decay and decays(path, parameter):
-                change = ops.subtract(change, ops.multiply(wide(parameter), decay))
+            if decays(path, parameter):
+                change = shrunk(change, parameter, decay)
             return labelled(change, "update", path), m, v
 
-        trees = {"parameters": parameters, "gradients": gradients, "m": state["m"], "v": state["v"]}
-        updates, m, v = map_leaves(kind, step, **trees)
-        return updates, {"count": count, "m": m, "v": v}
+        updates, new = step_leaves(kind, step, gradients, parameters, m=state["m"], v=state["v"])
+        return updates, {"count": count, **new}
 
-    return Optimizer(kind, init, update, {"learning_rate": rate_reading(learning_rate)})
+    return Optimizer(kind, init, update, {"learning_rate": rate_reading(learning_rate)}, decays)
 
 
 def _scales(count: Any, rate: Any, b1: float, b2: float, eps: float, dtype: np.dtype) -> tuple[Any, Any]:
@@ -109,11 +114,6 @@ def _scales(count: Any, rate: Any, b1: float, b2: float, eps: float, dtype: np.d
     ``m / c1 / (sqrt(v / c2) + eps)`` is ``m * (sqrt(c2) / c1) / (sqrt(v) + eps * sqrt(c2))``.
     """
     steps = ops.name(ops.convert(count, dtype), "t")
-    root = ops.name(ops.sqrt(_correction(steps, b2)), "root")
-    step_size = ops.divide(ops.multiply(root, -rate), _correction(steps, b1))
+    root = ops.name(ops.sqrt(bias_correction(steps, b2)), "root")
+    step_size = ops.divide(ops.multiply(root, -rate), bias_correction(steps, b1))
     return ops.name(step_size, "step_size"), ops.name(ops.multiply(root, eps), "floor")
-
-
-def _correction(steps: Any, beta: float) -> Any:
-    """``1 - beta ** steps``, by `expm1`: in f32 the difference itself keeps four digits of 1 - 0.999."""
-    return ops.negative(ops.expm1(ops.multiply(steps, math.log(beta) if beta else -math.inf)))

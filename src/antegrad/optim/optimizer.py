@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,14 @@ State = dict[str, Any]
 Reading = Callable[[State], Any]
 """From the state to a scalar that is worth a log entry."""
 
+Mask = Callable[[str, Any], bool]
+"""``mask(path, parameter)``: whether something holds for the parameter at ``blocks.3.w``."""
+
+
+def nothing(path: str, parameter: Any) -> bool:
+    """The mask that holds for no parameter."""
+    return False
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -33,13 +42,15 @@ class Optimizer:
         has not. For 16-bit parameters updates and state are f32 (see `apply_updates`).
       readings: what there is to log, each a function of the state that gives a scalar: ``learning_rate``, the rate of
         the update that comes next (f32), and ``skipped``, how many steps were left out for gradients that are not
-        finite (i32).
+        finite (i32). Of several optimizers the first has the plain name, and the others ``learning_rate_adam_2``.
+      decays: whether weight decay shrinks a parameter, by path and parameter; what `decay_report` prints.
     """
 
     kind: str
     init: Callable[[Any], State]
     update: Callable[[Any, State, Any], tuple[Any, State]]
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    decays: Mask = nothing
 
 
 def apply_updates(parameters: Any, updates: Any) -> Any:
@@ -50,11 +61,10 @@ def apply_updates(parameters: Any, updates: Any) -> Any:
     to bf16 for the forward pass.
     """
 
-    def added(path: str, parameter: Any, update: Any) -> tuple[Any]:
-        return (labelled(ops.convert(ops.add(wide(parameter), update), parameter.dtype), "new", path),)
+    def added(path: str, parameter: Any, update: Any) -> Any:
+        return labelled(ops.convert(ops.add(wide(parameter), update), parameter.dtype), "new", path)
 
-    (result,) = map_leaves("apply_updates", added, parameters=parameters, updates=updates)
-    return result
+    return map_leaves("apply_updates", added, parameters=parameters, updates=updates)
 
 
 def global_norm(gradients: Any) -> Any:
@@ -73,18 +83,38 @@ def global_norm(gradients: Any) -> Any:
     return ops.name(ops.sqrt(total), "norm")
 
 
-def map_leaves(operation: str, function: Callable[..., tuple[Any, ...]], /, **trees: Any) -> tuple[Any, ...]:
-    """``function(path, *leaves)`` on the leaves of `trees` that correspond; one tree for each item of its results.
+def map_leaves(operation: str, function: Callable[..., Any], /, **trees: Any) -> Any:
+    """The tree of ``function(path, *leaves)`` for the leaves of `trees` that correspond.
 
     The trees must agree in structure and in the shapes of their leaves: a `ShapeError` says where they do not.
     """
+    results = [function(path, *leaves) for path, leaves in _rows(operation, trees)]
+    return tree.unflatten(tree.structure(next(iter(trees.values()))), results)
+
+
+def step_leaves(
+    operation: str, function: Callable[..., tuple[Any, ...]], gradients: Any, parameters: Any, **slots: Any
+) -> tuple[Any, dict[str, Any]]:
+    """``function(path, parameter, gradient, *slots) -> (update, *new slots)`` on every leaf.
+
+    A slot is a part of the state that has a leaf for each parameter, such as a moment. Gives the tree of the updates,
+    and the new slots by name. The trees must agree as in `map_leaves`.
+    """
+    trees = {"parameters": parameters, "gradients": gradients, **slots}
+    rows = [function(path, *leaves) for path, leaves in _rows(operation, trees)]
+    columns = zip(*rows, strict=True) if rows else [()] * (1 + len(slots))
+    updates, *new = (tree.unflatten(tree.structure(parameters), column) for column in columns)
+    return updates, dict(zip(slots, new, strict=True))
+
+
+def _rows(operation: str, trees: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Each path, with the leaves of all `trees` there."""
     named = {name: tree.named_leaves(given) for name, given in trees.items()}
     first, *others = named
     for other in others:
         _check_alike(operation, first, named[first], other, named[other])
-    rows = [function(path, *(leaves[path] for leaves in named.values())) for path in named[first]]
-    structure = tree.structure(trees[first])
-    return tuple(tree.unflatten(structure, items) for items in zip(*rows, strict=True))
+    for path in named[first]:
+        yield path, [leaves[path] for leaves in named.values()]
 
 
 def _check_alike(operation: str, first: str, one: dict[str, Any], other: str, two: dict[str, Any]) -> None:
@@ -104,15 +134,30 @@ def labelled(x: Any, role: str, path: str) -> Any:
     return ops.name(x, f"{role}_{identifier(path)}" if path else role)
 
 
-def moments(operation: str, parameters: Any) -> Any:
-    """Zeros in the shapes of `parameters`, f32 for 16-bit floats; a `DTypeError` names a leaf that is not float."""
+def check_parameters(operation: str, parameters: Any) -> None:
+    """A `DTypeError` names a leaf that is not float."""
     for path, leaf in tree.named_leaves(parameters).items():
         if not is_float(leaf.dtype):
             raise DTypeError(
                 f"{operation}: parameter {path or 'the root'!r} is {type_of(leaf)}, but only float parameters can be "
                 "trained: keep integer arrays out of the parameters"
             )
+
+
+def moments(operation: str, parameters: Any) -> Any:
+    """Zeros in the shapes of `parameters`, f32 for 16-bit floats; a `DTypeError` names a leaf that is not float."""
+    check_parameters(operation, parameters)
     return tree.map(lambda leaf: ops.zeros(leaf.shape, accumulation_dtype(leaf.dtype)), parameters)
+
+
+def moving_average(average: Any, new: Any, beta: float) -> Any:
+    """``beta * average + (1 - beta) * new``."""
+    return ops.add(ops.multiply(average, beta), ops.multiply(new, 1 - beta))
+
+
+def bias_correction(steps: Any, beta: float) -> Any:
+    """``1 - beta ** steps``, by `expm1`: in f32 the difference itself keeps four digits of 1 - 0.999."""
+    return ops.negative(ops.expm1(ops.multiply(steps, math.log(beta) if beta else -math.inf)))
 
 
 def no_updates_yet() -> Any:
@@ -125,9 +170,24 @@ def wide(x: Any) -> Any:
     return ops.convert(x, accumulation_dtype(x.dtype))
 
 
+def in_state_type(gradient: Any, parameter: Any) -> Any:
+    """The gradient in the element type in which the update of `parameter` is computed."""
+    return ops.convert(gradient, accumulation_dtype(parameter.dtype))
+
+
+def no_change(x: Any) -> Any:
+    """The update that keeps every bit of a parameter, in the type of `x`: -0.0, since -0.0 + 0.0 would be 0.0."""
+    return ops.full_like(x, -0.0)
+
+
 def rate_at(learning_rate: float | Schedule, count: Any) -> Any:
     """The learning rate of the update before which `count` updates were done: a Python number or an f32 scalar."""
-    return ops.name(learning_rate(count), "learning_rate") if callable(learning_rate) else learning_rate
+    if not callable(learning_rate):
+        return learning_rate
+    rate = learning_rate(count)
+    if shape := getattr(rate, "shape", ()):
+        raise ShapeError(f"a learning rate is one number, but the schedule {learning_rate!r} gave shape {shape}")
+    return ops.name(rate, "learning_rate")
 
 
 def rate_reading(learning_rate: float | Schedule) -> Reading:

@@ -1,4 +1,4 @@
-"""How exactly an accelerator multiplies: the precision of every dot of a Program."""
+"""How exactly an accelerator multiplies: the precision of every product and convolution of a Program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from antegrad.errors import NameMissing
 from antegrad.ir.program import Equation, Program
-from antegrad.ops.linalg import dot_general
 
 
 def with_precision(program: Program, precision: Literal["default", "highest"]) -> Program:
@@ -23,7 +22,7 @@ def with_precision(program: Program, precision: Literal["default", "highest"]) -
 
 def _changed(equation: Equation, precision: Any) -> Equation:
     params = {key: _inside(value, precision) for key, value in equation.params.items()}
-    if equation.primitive is dot_general:
+    if "precision" in params:
         params["precision"] = precision
     return replace(equation, params=params)
 

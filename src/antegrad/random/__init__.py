@@ -24,6 +24,7 @@ from antegrad.random.draws import bits as bits
 from antegrad.random.draws import randint as randint
 from antegrad.random.draws import uniform as uniform
 from antegrad.random.keys import fold_in as fold_in
+from antegrad.random.keys import fold_in_each as fold_in_each
 from antegrad.random.keys import key as key
 from antegrad.random.keys import split as split
 from antegrad.random.order import choice as choice

@@ -55,6 +55,16 @@ def fold_in(key: Any, data: Any) -> Any:
     return ops.concatenate(ops.threefry2x32(key, ops.zeros((1,), "u32"), word))
 
 
+def fold_in_each(key: Any, data: Any) -> Any:
+    """The keys (u32[...,2]) that `fold_in` gives for each element of an integer array of any shape."""
+    key, data = checked_key("fold_in_each", key), as_tensor(data)
+    if not is_integer(data.dtype):
+        raise refused(DTypeError, "fold_in_each", f"integers are needed, found {type_of(data)}")
+    words = ops.reshape(ops.convert(data, "u32"), (data.size,))
+    pairs = ops.stack(ops.threefry2x32(key, ops.zeros((data.size,), "u32"), words), axis=1)
+    return ops.reshape(pairs, (*data.shape, 2))
+
+
 def threefry(key: Any, size: int) -> tuple[Any, Any]:
     """Two random words u32[size] for each of the counters 0, 1, ..., size - 1."""
     return ops.threefry2x32(key, *counters(size))

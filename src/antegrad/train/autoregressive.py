@@ -1,0 +1,180 @@
+"""`AutoregressiveTrainer`: training a language model on windows of one long text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from antegrad import losses, optim, random, tree
+from antegrad.data import Dataset
+from antegrad.errors import DTypeError, SettingError, ShapeError
+from antegrad.ir.types import is_integer, spec, type_of
+from antegrad.runtime.compile import compile as compile_program
+from antegrad.runtime.memory import fetch
+from antegrad.train.callbacks import Callback
+from antegrad.train.engine import Engine, StreamingEngine
+from antegrad.train.evaluation import evaluate_dataset
+from antegrad.train.feeds import WindowFeed
+from antegrad.train.fitting import Fit
+from antegrad.train.generation import Sampler, generation_program
+from antegrad.train.history import History
+from antegrad.train.metrics import accuracy
+from antegrad.train.programs import StepPrograms
+from antegrad.train.trainer import Trainer
+
+
+class AutoregressiveTrainer(Trainer):
+    """Trains a model of the next token: ``model(i32[batch,context])`` gives logits ``[batch,context,vocabulary]``.
+
+        model = nn.models.GPT(config, key=random.key(0))
+        trainer = train.AutoregressiveTrainer(model, optim.adamw(schedule), context=64, batch_size=12)
+        trainer.fit(tokens, 2000, eval_every=250, validation=held_out)
+        print(tokenizer.decode(trainer.generate(tokenizer.encode("\\n"), 500)[0]))
+
+    The text lies on the device. Where row r of step s begins is drawn from (seed, s, r) there, so there is no epoch.
+
+    Arguments:
+      context: tokens of a window.
+      device_batches: False makes the same windows on the host.
+      Others as for `Trainer`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: optim.Optimizer,
+        *,
+        context: int,
+        batch_size: int,
+        loss: Callable[..., Any] = losses.cross_entropy,
+        device_batches: bool = True,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        refused = sorted({"augment", "shuffle", "stream"}.intersection(settings))
+        if refused:
+            raise SettingError(f"AutoregressiveTrainer takes no {', '.join(refused)}: windows are drawn at random")
+        super().__init__(
+            model, loss, optimizer, batch_size=batch_size, metrics=metrics, stream=not device_batches, **settings
+        )
+        if context < 1:
+            raise SettingError(f"AutoregressiveTrainer: context must be at least 1, found {context}")
+        self.context = context
+        self.eval_every = 1
+
+    def fit(  # pyright: ignore[reportIncompatibleMethodOverride]  (steps instead of epochs)
+        self,
+        tokens: Any,
+        steps: int,
+        *,
+        eval_every: int | None = None,
+        validation: Any = None,
+        val_windows: int | None = None,
+        run: str | Path | None = None,
+        resume: Literal["latest"] | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint_every: int | None = None,
+        keep: int = 3,
+        verbose: bool = True,
+    ) -> History:
+        """Train on `tokens` (integers, one axis) until `steps` steps are done, those of a resumed run included.
+
+        Every `eval_every` steps (by default a tenth of them) and at the end there is a record, with the loss on the
+        first `val_windows` windows of the text `validation` (all of them if None). Others as for `Trainer.fit`.
+        """
+        if steps < 1:
+            raise SettingError(f"fit: steps must be at least 1, found {steps}")
+        self.eval_every = eval_every or max(1, steps // 10)
+        text = self._text(tokens, "tokens")
+        windows = None if validation is None else self._windows(validation, val_windows)
+        rounds = -(-steps // self.eval_every)
+        return Fit(
+            self, text, windows, rounds, limit=steps, run=run, resume=resume, callbacks=callbacks,
+            checkpoint_every=checkpoint_every, keep=keep, verbose=verbose,
+        ).run()  # fmt: skip
+
+    def val_loss(self, tokens: Any, windows: int | None = None) -> float:
+        """The mean loss over the windows of `tokens` that stand one after the other, or the first `windows` of them."""
+        return evaluate_dataset(self, self._windows(tokens, windows))["loss"]
+
+    def val_top1(self, tokens: Any, windows: int | None = None) -> float:
+        """How often the most likely token is the right one, over the same windows."""
+        dataset = self._windows(tokens, windows)
+        return evaluate_dataset(self, dataset, {"top1": accuracy})["top1"]
+
+    def generate(
+        self,
+        prompt: Any,
+        tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """`tokens` new tokens (i32[tokens]) after `prompt` (integers), chosen as `Sampler` says from `seed`.
+
+        One program with a key-value cache; the model needs ``init_cache`` and ``step``, as `nn.models.GPT` has.
+        """
+        if not hasattr(self.objective.model, "step") or not hasattr(self.objective.model, "init_cache"):
+            kind = type(self.objective.model).__name__
+            raise SettingError(f"generate: {kind} has no step and init_cache, which the key-value cache needs")
+        given = np.asarray(prompt, np.int32).reshape(1, -1)
+        sampler = Sampler(temperature, top_k, top_p)
+        key = "generate", given.shape, tokens, sampler
+
+        def compiled() -> Any:
+            program = generation_program(self.objective.model, self.context, given.shape[1], tokens, sampler)
+            return compile_program(self.transformed(program), device=self.device)
+
+        run = self.cached(key, compiled)
+        return fetch(run(*tree.leaves(self.device_model), given, np.asarray(random.key(seed))))[0]
+
+    def ready(self, dataset: Any) -> Engine:
+        """The engine for the text, compiled when it is another one than before."""
+        if self.engine is None or self.engine.data is not dataset or self.engine.feed.steps != self.eval_every:
+            state = self.engine.state if self.engine is not None else self._initial
+            feed = WindowFeed(len(dataset), self.context, self.batch_size, self.eval_every)
+            batch = spec((self.batch_size, self.context), "i32")
+            part = spec((self.batch_size // self.accumulate, self.context), "i32")
+            programs = StepPrograms(
+                self.objective, self.optimizer, batch, batch, accumulate=self.accumulate, transform=self.transformed,
+                loops=self.loops(self.objective.prediction(part)),
+            )  # fmt: skip
+            kind = StreamingEngine if self.stream else Engine
+            self.engine = kind(programs, feed, dataset, self.device, self.seed, self.options)
+            if state is not None:
+                self.engine.load(state)
+        return self.engine
+
+    def _text(self, tokens: Any, name: str) -> np.ndarray:
+        """`tokens` as one array of integers, u16 or i32, all of them in the vocabulary."""
+        array = np.asarray(tokens)
+        if array.ndim != 1 or not is_integer(array.dtype):
+            raise DTypeError(f"{name}: integers along one axis are needed, found {type_of(array)}")
+        if len(array) <= self.context:
+            raise ShapeError(f"{name}: a window needs {self.context + 1} tokens, found {len(array)}")
+        batch = spec((1, self.context), "i32")
+        vocabulary = self.objective.prediction(batch).output_types[0].shape[-1]
+        wrong = (array < 0) | (array >= vocabulary)
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            raise losses.LabelError(
+                f"{name}[{place}] is {array[place]}, and the model has a vocabulary of {vocabulary}; "
+                f"{int(wrong.sum())} of {len(array)} tokens are not in it"
+            )
+        return array if array.dtype in (np.uint16, np.int32) else array.astype(np.int32)
+
+    def _windows(self, tokens: Any, count: int | None) -> Dataset:
+        """The windows of a text that stand one after the other, as a data set."""
+        array = self._text(tokens, "validation")
+        whole = (len(array) - 1) // self.context
+        count = whole if count is None else count
+        if not 1 <= count <= whole:
+            raise ShapeError(f"validation: {len(array)} tokens have {whole} windows of {self.context}, not {count}")
+        places = np.arange(count)[:, None] * self.context + np.arange(self.context + 1)
+        windows = array[places].astype(np.int32)
+        return Dataset(windows[:, :-1], windows[:, 1:])

@@ -1,0 +1,145 @@
+"""Many steps as one Program: batches, steps, and what each reports, over data that lie on the device.
+
+The number of steps of one dispatch is an input, so one executable serves any number, and results cannot depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from antegrad import flow, ops, random, tree
+from antegrad.capture import capture
+from antegrad.ir.program import Program
+from antegrad.ir.types import TensorType, spec, type_of
+from antegrad.ops.dispatch import apply
+from antegrad.passes.simplify import simplify
+from antegrad.train.feeds import Feed, Rows, current, sample_weights, streams
+from antegrad.train.objective import KEY, Objective
+from antegrad.train.programs import State, StepPrograms
+
+SCALAR, FLAG = spec((), "i32"), spec((), "bool")
+
+
+def training_program(programs: StepPrograms, feed: Feed, data: Any) -> Program:
+    """Up to `count` steps of an epoch, on data that lie on the device.
+
+    Inputs: the state, what the feed carries, the data, the run's key, and the scalars epoch, first step of the epoch,
+    number of steps, and whether what is carried is to be made anew (bool). Outputs: what each step reports,
+    f32[steps of an epoch] each (f32[1] where there is no loop), the new state, what is carried.
+    """
+
+    def train(state: State, carried: Any, data: Any, seed: Any, epoch: Any, first: Any, count: Any, fresh: Any) -> Any:
+        carried = current(feed, carried, seed, epoch, fresh)
+
+        def one(state: State, done: Any) -> tuple[Any, State]:
+            rows = feed.rows(data, carried, seed, epoch, first + done)
+            return stepped(programs, feed, state, rows, seed, epoch)
+
+        sums, after = repeated(one, programs, state, count, feed.steps)
+        return sums, after, carried
+
+    scalars = [SCALAR, SCALAR, SCALAR, FLAG]
+    name = f"{programs.objective.name}_training"
+    return simplify(capture(train, programs.init(), feed.carried, types(data), KEY, *scalars, name=name))
+
+
+def streaming_program(programs: StepPrograms, feed: Feed, rows: Rows, capacity: int) -> Program:
+    """Up to `count` steps on `capacity` batches that came from the host, stacked along a first axis.
+
+    Inputs: the state, the parts of the batches, the run's key, epoch, number of steps. Outputs as `training_program`
+    without what is carried.
+    """
+    stacked = [type_of(part).with_shape((capacity, *type_of(part).shape)) for part in rows.parts]
+
+    def train(state: State, parts: Any, seed: Any, epoch: Any, count: Any) -> Any:
+        def one(state: State, done: Any) -> tuple[Any, State]:
+            own = [_row(part, done) for part in parts]
+            return stepped(programs, feed, state, _as_rows(own, rows), seed, epoch)
+
+        return repeated(one, programs, state, count, capacity)
+
+    name = f"{programs.objective.name}_streaming"
+    return simplify(capture(train, programs.init(), stacked, KEY, SCALAR, SCALAR, name=name))
+
+
+def _row(part: Any, number: Any) -> Any:
+    starts = (number, *[ops.zeros((), "i32")] * (part.ndim - 1))
+    return ops.reshape(ops.dynamic_slice(part, starts, (1, *part.shape[1:])), part.shape[1:])
+
+
+def _as_rows(parts: list[Any], like: Rows) -> Rows:
+    given = iter(parts)
+    fields = (like.x, like.y, like.weights, like.places)
+    return Rows(*(None if field is None else next(given) for field in fields))
+
+
+def stepped(
+    programs: StepPrograms, feed: Feed, state: State, rows: Rows, seed: Any, epoch: Any
+) -> tuple[Any, State]:
+    """One step on a batch; its key depends on the seed and the number of steps done."""
+    x, y = feed.augmented(rows, seed, epoch)
+    weights = [] if rows.weights is None else [rows.weights]
+    key = random.fold_in(streams(seed)[1], state["step"])
+    return tree.unflatten(programs.step.structure, apply(programs.step, tree.leaves((state, x, y, key, *weights))))
+
+
+def repeated(
+    one: Callable[[State, Any], tuple[Any, State]], programs: StepPrograms, state: State, count: Any, capacity: int
+) -> tuple[Any, State]:
+    """`count` times `one`, until a step fails; what each reports is written down. Once only where loops are slow."""
+    if not programs.loops:
+        sums, after = one(state, ops.zeros((), "i32"))
+        return [ops.reshape(ops.convert(each, "f32"), (1,)) for each in sums], after
+    buffers = [ops.zeros((capacity,)) for _ in range(programs.reported)]
+
+    def goes_on(carry: Any) -> Any:
+        done, state, _ = carry
+        return ops.logical_and(done < count, state["failed"] < 0)
+
+    def step(carry: Any) -> Any:
+        done, state, buffers = carry
+        sums, after = one(state, done)
+        written = [
+            ops.dynamic_update_slice(buffer, ops.reshape(ops.convert(each, "f32"), (1,)), (done,))
+            for buffer, each in zip(buffers, sums, strict=True)
+        ]
+        return done + 1, after, written
+
+    _, after, buffers = flow.while_loop(goes_on, step, (ops.zeros((), "i32"), state, buffers))
+    return buffers, after
+
+
+def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool) -> Program:
+    """Up to `count` batches of the data in order, from batch `first` on, added to the sums that go in.
+
+    Inputs: the model's arrays, the sums so far (f32 each: losses, weights, metrics), the data, first, count.
+    """
+    samples = tree.leaves(types(data))[0].shape[0]
+    x, y = (tree.map(lambda leaf: leaf.with_shape((batch, *leaf.shape[1:])), part) for part in types(data))
+    program = objective.evaluation(x, y)
+    zeros = [spec(())] * len(program.outputs)
+
+    def evaluate(model: Any, sums: Any, data: Any, first: Any, count: Any) -> Any:
+        def one(sums: Any, step: Any) -> Any:
+            places = ops.clip(step * batch + ops.arange(batch), 0, samples - 1)
+            own = tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)
+            weights = sample_weights(step, batch, samples)
+            found = apply(program, [*tree.leaves(model), *tree.leaves(own), weights])
+            return [total + ops.convert(each, "f32") for total, each in zip(sums, found, strict=True)]
+
+        if not loops:
+            return one(sums, first)
+        return flow.while_loop(
+            lambda carry: carry[0] < count,
+            lambda carry: (carry[0] + 1, one(carry[1], first + carry[0])),
+            (ops.zeros((), "i32"), list(sums)),
+        )[1]
+
+    name = f"{objective.name}_evaluation"
+    return simplify(capture(evaluate, objective.model, zeros, types(data), SCALAR, SCALAR, name=name))
+
+
+def types(data: Any) -> Any:
+    """The types of a pytree of arrays."""
+    return tree.map(lambda leaf: leaf if isinstance(leaf, TensorType) else type_of(leaf), data)

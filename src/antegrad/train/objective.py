@@ -1,0 +1,171 @@
+"""What a training step minimises, as one captured function: model, loss and metrics over a weighted batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from antegrad import nn, ops, tree
+from antegrad.capture import capture
+from antegrad.errors import ShapeError
+from antegrad.ir.names import identifier
+from antegrad.ir.program import Program
+from antegrad.ir.types import DTYPES, TensorType, is_float, spec, type_of
+from antegrad.losses import LabelError
+from antegrad.passes.simplify import simplify
+
+KEY = spec((2,), "u32")
+Loss = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A model with its loss and metrics.
+
+    `loss` is called as ``loss(prediction, target, sample_weights=w, reduction="sums")`` when it takes these keywords,
+    as all of `antegrad.losses` do. Another function of ``(prediction, target)`` must give one loss a sample (or an
+    element, with the samples along the first axis), or one scalar, the mean, for batches that are always whole.
+    `metrics` give one value a sample each; they are weighted as the loss is.
+    """
+
+    model: Any
+    loss: Loss
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return identifier(type(self.model).__name__.lower())
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The paths of what the optimizer changes."""
+        state = nn.state_paths(self.model)
+        return tuple(path for path in tree.named_leaves(self.model) if path not in state)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The paths of what the layers change."""
+        state = nn.state_paths(self.model)
+        return tuple(path for path in tree.named_leaves(self.model) if path in state)
+
+    def training(self, x: Any, y: Any, *, weighted: bool, mean: bool) -> Program:
+        """Model, batch, key and perhaps sample weights, to what is differentiated and what is reported.
+
+        Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum), then the sum of the losses,
+        the sum of the weights, the sum of each metric, and every array of the state as the layers left it.
+        """
+
+        def forward(model: Any, x: Any, y: Any, key: Any, weights: Any = None) -> Any:
+            prediction, changed = nn.training_call(model, as_input(x), key=key, sample_weights=weights)
+            sums = self.sums(ops.name(prediction, "prediction"), y, weights)
+            named = tree.named_leaves(changed)
+            objective = _quotient(*sums[:2]) if mean else sums[0]
+            return ops.name(objective, "loss"), sums, [named[path] for path in self.state_names]
+
+        weights = [spec((batch_size(x),))] if weighted else []
+        program = capture(forward, self.model, x, y, KEY, *weights, name=self.name)
+        loss = program.output_types[0]
+        if loss.shape != () or not is_float(loss.dtype):
+            needed = "a float scalar or one float a sample"
+            raise ShapeError(f"the loss {_called(self.loss)} must give {needed}, found {loss}")
+        return simplify(program)
+
+    def evaluation(self, x: Any, y: Any) -> Program:
+        """Model, batch and sample weights to the sum of the losses, the sum of the weights, the sum of each metric."""
+
+        def evaluate(model: Any, x: Any, y: Any, weights: Any) -> Any:
+            return self.sums(ops.name(model(as_input(x)), "prediction"), y, weights)
+
+        return simplify(capture(evaluate, self.model, x, y, spec((batch_size(x),)), name=f"{self.name}_evaluation"))
+
+    def prediction(self, x: Any) -> Program:
+        """Model and batch to the model's result."""
+        return simplify(capture(lambda model, x: model(as_input(x)), self.model, x, name=f"{self.name}_prediction"))
+
+    def sums(self, prediction: Any, y: Any, weights: Any) -> list[Any]:
+        """The weighted sum of the losses, the sum of the weights, and the weighted sum of each metric."""
+        total, count = self._loss_sums(prediction, y, weights)
+        metrics = [_weighted_mean(metric(prediction, y), weights) * count for metric in self.metrics.values()]
+        return [ops.name(total, "total"), ops.name(count, "count"), *metrics]
+
+    def _loss_sums(self, prediction: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        if _takes(self.loss, "sample_weights", "reduction"):
+            return self.loss(prediction, y, sample_weights=weights, reduction="sums")
+        values = self.loss(prediction, y)
+        if values.shape == () and weights is not None:
+            raise ShapeError(
+                f"the loss {_called(self.loss)} gives one scalar, so the samples that fill the last batch up cannot be "
+                "left out: give one loss a sample, or take a batch size that divides the number of samples"
+            )
+        mean = _weighted_mean(values, weights)
+        size = batch_size(tree.leaves(y)[0]) if tree.leaves(y) else 1
+        count = ops.full((), size, mean.dtype) if weights is None else ops.sum(weights)
+        return mean * count, count
+
+
+def as_input(x: Any) -> Any:
+    """A batch as a model takes it: u8 images as f32 from 0 to 1, all else as it is."""
+    return tree.map(lambda leaf: ops.convert(leaf, "f32") / 255 if leaf.dtype == np.uint8 else leaf, x)
+
+
+def as_input_type(type: TensorType) -> TensorType:
+    """The type that `as_input` gives."""
+    return type.with_dtype(DTYPES["f32"]) if type.dtype == np.uint8 else type
+
+
+def batch_size(x: Any) -> int:
+    """The size of the first axis of a batch."""
+    return type_of(tree.leaves(x)[0]).shape[0]
+
+
+def _quotient(total: Any, count: Any) -> Any:
+    return total / ops.where(count == 0, 1, count)
+
+
+def _weighted_mean(values: Any, weights: Any) -> Any:
+    """The mean of `values`, whose first axis are the samples, in f32."""
+    values = ops.convert(values, "f32") if values.dtype != np.float64 else values
+    if weights is None:
+        return ops.mean(values)
+    each = ops.mean(ops.reshape(values, (values.shape[0], -1)), 1) if values.ndim > 1 else values
+    kept = ops.where(weights == 0, 0, each)
+    return _quotient(ops.sum(kept * weights), ops.sum(weights))
+
+
+def _takes(function: Callable[..., Any], *keywords: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return all(keyword in parameters for keyword in keywords)
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return repr(getattr(function, "__name__", function))
+
+
+def check_targets(prediction: TensorType, loss: Loss, targets: Any, split: str) -> None:
+    """Refuse integer targets that are no class of the prediction, before anything is trained, with index and value."""
+    array = np.asarray(targets)
+    if array.dtype.kind not in "iu" or prediction.ndim != array.ndim + 1:
+        return
+    classes, ignored = prediction.shape[-1], getattr(loss, "keywords", {}).get("ignore_index")
+    wrong = (array < 0) | (array >= classes)
+    if ignored is not None:
+        wrong &= array != ignored
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise LabelError(
+            f"{split}: the target at {list(place)} is {array[place]}, and the model predicts classes 0 to "
+            f"{classes - 1}; {int(wrong.sum())} of {array.size} targets are none of them"
+        )
+
+
+def batch_type(array: Any, size: int) -> TensorType:
+    """The type of a batch of `size` rows of `array`."""
+    type = type_of(array)
+    return type.with_shape((size, *type.shape[1:]))

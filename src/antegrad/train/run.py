@@ -1,0 +1,177 @@
+"""The directory of a run: what was asked for, and what came of it, readable while the run goes on.
+
+| file | holds |
+| --- | --- |
+| ``config.json`` | the settings, and what identifies the run |
+| ``metrics.jsonl`` | every record, one JSON object a line |
+| ``metrics.csv`` | the same as a table, with a column for each name that any record has |
+| ``tensorboard/`` | the numbers of the records, where tensorboardX is installed |
+| ``summary.json`` | what the run ended with |
+| ``step-00000600.safetensors``, ``latest``, ``best`` | see `antegrad.train.writer` |
+
+JSON has no NaN and no infinities: they are written as strings (see `antegrad.train.values`), and in the table as nan,
+inf and -inf.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from antegrad.checkpoint.store import ensure_writable, write_file
+from antegrad.data.error import PackageMissing
+from antegrad.errors import CheckpointError
+from antegrad.train.records import RECORDS, TABLE, Records, Scalars
+from antegrad.train.values import to_json
+from antegrad.train.writer import checkpoints
+
+__all__ = ["Run"]
+
+CONFIG, SUMMARY, SCALARS = "config.json", "summary.json", "tensorboard"
+LISTED = 50
+"""The most differences that a message lists; the count is always exact."""
+
+
+class Run:
+    """One directory for one run; a context manager.
+
+    It is checked before any work that the directory can be written to, that it holds no other run, and when resuming,
+    that the run in it is the same one. Until all of this holds, nothing in it is changed.
+
+    Arguments:
+      directory: created if it is missing.
+      config: the settings, as `values.to_json` takes them. Those of a resumed run replace the earlier ones.
+      resume: go on with the run in `directory`, or start it where there is none (see `resumed`).
+      identity: what must be as it was when a run is resumed: names and types of the arrays, kind of the optimizer,
+        seed, batch size, ...
+      tensorboard: whether the records go to TensorBoard too; None means where tensorboardX is installed.
+    Raises `CheckpointError` where a check fails, `DTypeError` for settings that JSON cannot hold, and `PackageMissing`
+    where TensorBoard is asked for and tensorboardX is not installed.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        resume: bool = False,
+        *,
+        identity: Mapping[str, Any] | None = None,
+        tensorboard: bool | None = None,
+    ) -> None:
+        self.directory = Path(directory)
+        settings = {"identity": dict(identity or {}), "config": dict(config)}
+        text = to_json(settings, "settings", indent=2)
+        self._scalars = _scalars(self.directory / SCALARS, tensorboard)
+        self.resumed = self._is_resumed(resume, json.loads(text)["identity"])
+        """Whether the directory held this run before."""
+        ensure_writable(self.directory)
+        self._records = Records(self.directory)
+        self._write(CONFIG, text)
+
+    def rewind(self, step: int) -> None:
+        """Remove the records of later steps than `step`, from which the run goes on; call it before the first `log`.
+
+        They are those of a run that was killed after its last checkpoint, and come again.
+        """
+        self._records.rewind(step)
+        if self._scalars is not None:
+            self._scalars.rewind(step)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Add a record: names and values, among them ``"step"``, a whole number. The files have it at once.
+
+        Raises `CheckpointError` for a record without its step, or when the disk is full.
+        """
+        plain = self._records.append(record)
+        if self._scalars is not None:
+            self._scalars.add(plain)
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far, read from the file."""
+        return self._records.read()
+
+    def summary(self, mapping: Mapping[str, Any]) -> None:
+        """Write what the run ended with, in place of an earlier summary."""
+        self._write(SUMMARY, to_json(mapping, "summary", indent=2))
+
+    def close(self) -> None:
+        self._records.close()
+        if self._scalars is not None:
+            self._scalars.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _write(self, name: str, text: str) -> None:
+        write_file(self.directory / name, [f"{text}\n".encode()])
+
+    def _is_resumed(self, resume: bool, identity: dict[str, Any]) -> bool:
+        """Whether the directory holds this run; refused where it holds another one, or a run that is not wanted."""
+        names = [name for name in (CONFIG, RECORDS, TABLE, SUMMARY) if (self.directory / name).exists()]
+        names += [path.name for path in checkpoints(self.directory)]
+        if names and not resume:
+            raise CheckpointError(
+                f"{self.directory} already holds a run ({', '.join(names[:5])}): choose another directory, or go on "
+                "with that run by resume=True"
+            )
+        if names:
+            _check_identity(self.directory, _saved_identity(self.directory / CONFIG), identity)
+        return bool(names)
+
+
+def _scalars(directory: Path, wanted: bool | None) -> Scalars | None:
+    try:
+        return None if wanted is False else Scalars(directory)
+    except PackageMissing:
+        if wanted:
+            raise
+        return None
+
+
+def _saved_identity(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["identity"])
+    except FileNotFoundError:
+        reason = "it is missing"
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = f"it cannot be read ({error!r})"
+    raise CheckpointError(f"cannot tell whether the run is the one to go on with by {path}: {reason}")
+
+
+def _check_identity(directory: Path, saved: Any, now: Any) -> None:
+    differences = list(_differences(saved, now, ""))
+    if not differences:
+        return
+    more = [f"and {len(differences) - LISTED} more"] if len(differences) > LISTED else []
+    listed = "\n  ".join(differences[:LISTED] + more)
+    raise CheckpointError(
+        f"the run in {directory} differs from this one, and cannot be resumed as it:\n  {listed}\n"
+        "Set them as they were saved, or choose another directory."
+    )
+
+
+def _differences(saved: Any, now: Any, path: str) -> Iterator[str]:
+    """``optimizer: saved "adam", now "sgd"`` for each entry in which two JSON values differ."""
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for name in dict.fromkeys((*saved, *now)):
+            inner = f"{path}.{name}" if path else name
+            if name not in now:
+                yield f"{inner}: saved {_brief(saved[name])}, now missing"
+            elif name not in saved:
+                yield f"{inner}: not saved, now {_brief(now[name])}"
+            else:
+                yield from _differences(saved[name], now[name], inner)
+    elif saved != now or isinstance(saved, bool) != isinstance(now, bool):
+        yield f"{path}: saved {_brief(saved)}, now {_brief(now)}"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,319 @@
+"""`Trainer`: supervised training of a model on a data set that lies on the device."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from antegrad import optim
+from antegrad.capture import capture
+from antegrad.data import DataError, Dataset, as_dataset
+from antegrad.errors import NonFiniteError, SettingError, ShapeError
+from antegrad.ir.program import Program
+from antegrad.ir.types import spec
+from antegrad.passes.autocast import autocast
+from antegrad.runtime.device import resolve
+from antegrad.runtime.memory import free_bytes
+from antegrad.train.callbacks import Callback
+from antegrad.train.engine import Engine, StreamingEngine
+from antegrad.train.evaluation import evaluate_dataset, predict_batches
+from antegrad.train.feeds import Augment, EpochFeed
+from antegrad.train.fitting import Fit
+from antegrad.train.history import History
+from antegrad.train.objective import KEY, Objective, as_input_type, batch_type, check_targets
+from antegrad.train.options import compiler_options
+from antegrad.train.programs import State, StepPrograms, has_convolutions, model_of
+
+logger = logging.getLogger("antegrad")
+
+PATIENCE = 0.5
+"""Seconds that one dispatch should take at most, so that Ctrl-C is answered soon."""
+
+
+class Trainer:
+    """Trains `model` to minimise `loss` with `optimizer`.
+
+        trainer = train.Trainer(model, losses.cross_entropy, optim.adam(1e-3), batch_size=100)
+        history = trainer.fit(data.mnist("train"), epochs=5, validation=data.mnist("test"))
+
+    The data are copied to the device once. Shuffle, batches, augmentation, forward and backward pass and optimizer are
+    one program, which runs many steps a dispatch. Where loops are slow (convolutions on XLA:CPU) it runs one.
+
+    Arguments:
+      model: a `nn.Module`; called in training by `nn.training_call`, with a key that depends on seed and step.
+      loss: see `Objective`; those of `antegrad.losses`, also with keywords bound by `functools.partial`.
+      batch_size: samples a step. The last batch of an epoch may be short: it is filled up, and what fills it has weight
+        0 in loss, metrics and batch statistics, so every sample counts once and there is one executable.
+      seed: the order of the samples is a function of (seed, epoch), dropout masks one of (seed, step, layer path),
+        augmentation one of (seed, epoch, index of the sample).
+      device: as for `ag.compile`.
+      precision: "f32", or "bf16": f32 weights, activations and products in bf16 (see `passes.autocast`).
+      metrics: functions by name that give one value a sample for ``(prediction, target)``.
+      accumulate: work a batch off in so many parts, for the memory of one part.
+      clip_norm: the largest global norm of a gradient.
+      ema: decay of an average of the weights, which is then what `evaluate` and `predict` use.
+      shuffle: False keeps the order of the data.
+      steps_per_dispatch: how many steps at most run before the host looks up; results do not depend on it. "auto": as
+        many as take about half a second.
+      stream: True leaves the data on the host and copies batches while the device computes; False never does; None
+        does where the data would take more than half of what is free on the device. Results are the same.
+      graph_capture: NVIDIA GPUs: record the step as a CUDA graph. Elsewhere it changes nothing.
+      deterministic: GPUs: forbid what makes two runs differ, at some cost in speed. A CPU always repeats itself.
+
+    u8 inputs are taken for images, and divided by 255 on the device. Raises `SettingError` for settings that make no
+    sense, before any work.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: optim.Optimizer,
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        device: str | None = None,
+        precision: Literal["f32", "bf16"] = "f32",
+        augment: Augment | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        ema: float | None = None,
+        shuffle: bool = True,
+        steps_per_dispatch: int | Literal["auto"] = "auto",
+        stream: bool | None = None,
+        graph_capture: bool = False,
+        deterministic: bool = False,
+    ) -> None:
+        _check_settings(batch_size, accumulate, precision, steps_per_dispatch)
+        self.objective = Objective(model, loss, dict(metrics or {}))
+        self.optimizer = _optimizer(optimizer, clip_norm, ema)
+        self.batch_size, self.seed, self.precision = batch_size, seed, precision
+        self.augment, self.accumulate, self.shuffle = augment, accumulate, shuffle
+        self.steps_per_dispatch, self.stream, self.averaged = steps_per_dispatch, stream, ema is not None
+        self.stop_reason: str | None = None
+        self.fitting: Fit | None = None
+        self.clock = time.perf_counter
+        self.device = resolve(device)
+        self.options = compiler_options(self.device, graph_capture, deterministic)
+        self.epoch = 0
+        """Epochs done."""
+        self.engine: Engine | None = None
+        self._initial: State | None = None
+        self._cache: dict[Any, Any] = {}
+
+    # what is trained
+
+    @property
+    def model(self) -> Any:
+        """The model with its present weights, as NumPy arrays (the averaged ones with `ema`)."""
+        return self._model_of(self.state, averaged=self.averaged)
+
+    @property
+    def state(self) -> State:
+        """Everything that a step changes, as NumPy arrays: ``param``, ``state``, ``opt``, ``step``, ``failed``."""
+        if self.engine is not None:
+            return self.engine.state
+        if self._initial is None:
+            raise SettingError("Trainer: nothing has been trained or restored yet")
+        return self._initial
+
+    def restore(self, state: State) -> None:
+        """Go on from `state`, as `state` gave it."""
+        self._initial = state
+        if self.engine is not None:
+            self.engine.load(state)
+
+    def snapshot(self) -> State:
+        """`state`, under the name that callbacks use."""
+        return self.state
+
+    def saved_snapshot(self, step: int) -> State | None:
+        """The state in the checkpoint of `step` of the run that is going on; None where there is none."""
+        return None if self.fitting is None else self.fitting.saved_state(step)
+
+    @property
+    def executables(self) -> int:
+        """How many executables serve training; 1 as long as the data keep their shapes."""
+        return 0 if self.engine is None else self.engine.compiled.executables
+
+    # training
+
+    def fit(
+        self,
+        train: Any,
+        epochs: int,
+        *,
+        validation: Any = None,
+        run: str | Path | None = None,
+        resume: Literal["latest"] | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint_every: int | None = None,
+        keep: int = 3,
+        verbose: bool = True,
+    ) -> History:
+        """Train on `train` until `epochs` epochs are done, those of a resumed run included.
+
+        Arguments:
+          train, validation: a `data.Dataset`, or a pair of arrays ``(inputs, targets)``.
+          run: a directory for the configuration, metrics, checkpoints and a summary of this run; it must not hold
+            another one.
+          resume: "latest" goes on from the latest checkpoint in `run`, if there is one: the rest of the training has
+            the same bits as if it had never stopped, also from the middle of an epoch.
+          checkpoint_every: steps between checkpoints, beside the one at the end of each epoch.
+          keep: how many of the latest checkpoints stay.
+        Raises `SettingError`, `DataError`, `LabelError`, `ShapeError` before any work; `NonFiniteError` at a step whose
+        loss is NaN or infinite, with the weights as they were before it; `KeyboardInterrupt` (and `SystemExit` with
+        143 for SIGTERM) after the state has been saved.
+        """
+        dataset = self._prepared(train, "train")
+        checked = None if validation is None else self._prepared(validation, "validation", whole=False)
+        return Fit(
+            self, dataset, checked, epochs, run=run, resume=resume, callbacks=callbacks,
+            checkpoint_every=checkpoint_every, keep=keep, verbose=verbose,
+        ).run()  # fmt: skip
+
+    def train_epoch(self, train: Any) -> dict[str, Any]:
+        """One epoch more on `train`; its record. Neither writes nor prints anything."""
+        dataset = self._prepared(train, "train")
+        return Fit(self, dataset, None, self.epoch + 1, verbose=False).run()[-1]
+
+    def evaluate(self, dataset: Any) -> dict[str, float]:
+        """``loss`` and all metrics over `dataset`, every sample counted once."""
+        return evaluate_dataset(self, self._prepared(dataset, "evaluate", whole=False))
+
+    def predict(self, inputs: Any) -> Any:
+        """The model's results for `inputs` (an array whose first axis are the samples), as NumPy arrays."""
+        return predict_batches(self, np.asarray(inputs))
+
+    # preparation
+
+    def ready(self, dataset: Dataset) -> Engine:
+        """The engine for `dataset`; compiled when its arrays are others than the last one's."""
+        arrays = (dataset.inputs, dataset.targets)
+        if self.engine is None or self.engine.data[0] is not arrays[0] or self.engine.data[1] is not arrays[1]:
+            state = self.engine.state if self.engine is not None else self._initial
+            kind = StreamingEngine if self._streams(dataset) else Engine
+            feed = EpochFeed(len(dataset), self.batch_size, self.shuffle, self.augment)
+            programs = self._programs(dataset, feed)
+            self.engine = kind(programs, feed, arrays, self.device, self.seed, self.options)
+            if state is not None:
+                self.engine.load(state)
+        return self.engine
+
+    def _programs(self, dataset: Dataset, feed: EpochFeed) -> StepPrograms:
+        x, y = (batch_type(array, self.batch_size) for array in (dataset.inputs, dataset.targets))
+        part = x.with_shape((self.batch_size // self.accumulate, *x.shape[1:]))
+        if self.augment is not None:
+            places = spec((self.batch_size,), "i32")
+            examples = KEY, places, as_input_type(x), y
+            x, y = capture(self.augment, *examples, name="augment").output_types
+        return StepPrograms(
+            self.objective, self.optimizer, x, y, weighted=feed.weighted, accumulate=self.accumulate,
+            transform=self.transformed, loops=self.loops(self.objective.prediction(part)),
+        )  # fmt: skip
+
+    def loops(self, program: Program) -> bool:
+        """Whether many steps go into one dispatch: not around convolutions on XLA:CPU, where that is slow."""
+        return self.device.platform != "cpu" or not has_convolutions(program)
+
+    def transformed(self, program: Program) -> Program:
+        """`program` in the precision of the training."""
+        return autocast(program) if self.precision == "bf16" else program
+
+    def _streams(self, dataset: Dataset) -> bool:
+        """Whether the data stay on the host; where that is decided here, it is said in one line."""
+        free = free_bytes(self.device)
+        fits = free is None or dataset.nbytes <= free // 2
+        if self.stream is None and not fits:
+            logger.warning(
+                "the data set (%s bytes) does not fit into half of what is free on %s (%s bytes): it is streamed",
+                f"{dataset.nbytes:,}", self.device.name, f"{free:,}",
+            )  # fmt: skip
+        if self.stream is False and not fits and free is not None and dataset.nbytes > free:
+            raise DataError(
+                f"the data set has {dataset.nbytes:,} bytes, and {free:,} are free on {self.device.name}: "
+                "pass stream=True (or None) to Trainer to keep it on the host"
+            )
+        return not fits if self.stream is None else self.stream
+
+    def _prepared(self, data: Any, split: str, whole: bool = True) -> Dataset:
+        dataset = as_dataset(data)
+        if whole and len(dataset) < self.batch_size:
+            raise ShapeError(
+                f"{split}: batch_size={self.batch_size} is more than the {len(dataset)} samples: choose a smaller one"
+            )
+        prediction = self.objective.prediction(batch_type(dataset.inputs, self.batch_size)).output_types[0]
+        check_targets(prediction, self.objective.loss, dataset.targets, split)
+        return dataset
+
+    def stop(self, reason: str) -> None:
+        """End the training after this epoch; for callbacks."""
+        self.stop_reason = reason
+
+    def learning_rate(self) -> float | None:
+        """The learning rate of the next update, where the optimizer says."""
+        reading = self.optimizer.readings.get("learning_rate")
+        return None if reading is None else float(np.asarray(reading(self.state["opt"])))
+
+    def cached(self, key: Any, made: Callable[[], Any]) -> Any:
+        """What `made` gives, made once for `key`."""
+        if key not in self._cache:
+            self._cache[key] = made()
+        return self._cache[key]
+
+    @property
+    def device_model(self) -> Any:
+        """The model whose arrays lie on the device, for evaluation."""
+        if self.engine is None:
+            return self.objective.model if self._initial is None else self._model_of(self._initial, self.averaged)
+        return self._model_of(self.engine.device_state, self.averaged)
+
+    def _model_of(self, state: State, averaged: bool) -> Any:
+        if averaged:
+            state = {**state, "param": optim.averaged(state["opt"], state["param"])}
+        return model_of(self.objective, state)
+
+    def steps_at_once(self, seconds_a_step: float | None, left: int) -> int:
+        """How many of the `left` steps of an epoch the next dispatch runs."""
+        if isinstance(self.steps_per_dispatch, int):
+            return min(self.steps_per_dispatch, left)
+        if seconds_a_step is None:
+            return 1
+        return min(left, max(1, int(PATIENCE / max(seconds_a_step, 1e-9))))
+
+    def non_finite(self, epoch: int, first: int, losses: Sequence[float]) -> NonFiniteError:
+        """The error for the step that failed, with the last finite loss and the equation to blame."""
+        assert self.engine is not None
+        state = self.engine.state
+        finite = [value for value in losses if math.isfinite(value)]
+        last = f"the last finite loss was {finite[-1]:.6g}" if finite else "no step before it had a finite one"
+        found = self.engine.programs.gradient.blame(*self.engine.gradient_inputs(epoch, first, state))
+        cause = str(found) if found is not None else "on the host all values of this step are finite"
+        return NonFiniteError(
+            f"the loss of step {int(state['failed'])} (step {first} of epoch {epoch}) is NaN or infinite; {last}. "
+            f"{cause}. The weights are those from before that step"
+        )
+
+
+def _optimizer(optimizer: optim.Optimizer, clip_norm: float | None, ema: float | None) -> optim.Optimizer:
+    if clip_norm is not None:
+        optimizer = optim.chain(optim.clip_by_global_norm(clip_norm), optimizer)
+    return optimizer if ema is None else optim.chain(optimizer, optim.ema(ema))
+
+
+def _check_settings(batch_size: int, accumulate: int, precision: str, steps: int | str) -> None:
+    if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
+        raise SettingError(
+            f"Trainer: batch_size={batch_size} must be a multiple of accumulate={accumulate}, both at least 1"
+        )
+    if precision not in ("f32", "bf16"):
+        raise SettingError(f'Trainer: precision must be "f32" or "bf16", found {precision!r}')
+    if steps != "auto" and (not isinstance(steps, int) or steps < 1):
+        raise SettingError(f'Trainer: steps_per_dispatch must be "auto" or at least 1, found {steps!r}')
