@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 import antegrad as ag
 from antegrad import tree
 from tests.support import assert_same_bits, devices, run
+
+
+def _computes_f16() -> bool:
+    """Whether the processor has instructions for f16, so that XLA does not go through f32 there."""
+    info = Path("/proc/cpuinfo")
+    return info.exists() and "avx512_fp16" in info.read_text(encoding="utf-8")
+
+
+F16 = pytest.param(
+    "f16",
+    marks=pytest.mark.skipif(
+        _computes_f16(),
+        reason="this processor has f16 instructions, with which XLA rounds a product and a sum once instead of twice",
+    ),
+)
+"""f16 where `jax.random` rounds as it does on most processors."""
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3, 5), (65537,)]
 """A scalar, sizes 0 and 1, odd ones, several axes, and more than 2**16 elements."""

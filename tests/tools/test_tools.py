@@ -9,6 +9,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import ops
+from antegrad.passes.autocast import autocast
 from antegrad.tools import GradientMismatch
 
 THIS = Path(__file__).name
@@ -79,6 +80,26 @@ def test_certify_measures_cancellation():
     program = ag.capture(lambda x: (x + 1e4) - 1e4, ag.spec((3,)))
     certificate = ag.certify(program, np.float32([0.1, 0.2, 0.3]), device="cpu")
     assert certificate.rows[-1].host_ulps > 1000
+
+
+def test_certify_measures_a_sum_by_its_terms():
+    """Terms that cancel leave nothing, and the rest of their roundings is no error of the sum."""
+    program = ag.capture(lambda x: ops.sum(ops.sin(x)), ag.spec((4,)))
+    certificate = ag.certify(program, np.float32([1, 2, -1, -2.0000002]), device="cpu")
+    assert certificate.worst.device_ulps < 4
+    assert certificate.outputs_relative < 1e-6
+
+
+def test_certify_of_a_bf16_program():
+    """Against f64 throughout: within a few units of bf16, and the devices as near to each other."""
+    program = autocast(ag.capture(lambda x, w: ops.relu(x @ w) @ w, ag.spec((8, 16)), ag.spec((16, 16))))
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 16), (16, 16)))
+    certificate = ag.certify(program, x, w, device="cpu")
+    rounded = [row for row in certificate.rows if "bf16" in row.equation]
+    assert len(rounded) >= 4
+    assert 0.1 < max(row.device_ulps for row in rounded) < 8
+    assert certificate.outputs_relative < 0.02
 
 
 def line_of(text: str) -> int:

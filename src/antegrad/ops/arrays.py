@@ -96,6 +96,7 @@ def name(x: Any, label: str) -> Any:
     """`x` itself; in a capture it is printed under the name `label` unless a variable of the user names it.
 
     Shapes: that of x.
+    Edges: outside of a capture it does nothing.
     Derivative: dy.
     """
     if isinstance(x, ops.Tensor) and not x.value.declared:
@@ -141,6 +142,7 @@ def ravel(x: Any) -> Any:
     """The elements in row-major order along one axis.
 
     Shapes: x (...) gives (size,); a scalar gives (1,).
+    Edges: an empty x gives (0,).
     Derivative: dy in the shape of x.
     """
     return reshape(x, (as_tensor(x).size,))
@@ -166,6 +168,7 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
     """Two axes exchanged.
 
     Shapes: x (..., m, ..., n, ...) gives (..., n, ..., m, ...).
+    Edges: two equal axes change nothing; an axis that x does not have is a `ShapeError`.
     Derivative: dy with the same axes exchanged.
     """
     x = as_tensor(x)
@@ -199,6 +202,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """New axes of size 1 at the places `axis` of the result.
 
     Shapes: x (m, n) and axis 1 give (m, 1, n).
+    Edges: an axis that the result does not have, or one named twice, is a `ShapeError`.
     Derivative: dy in the shape of x.
     """
     x = as_tensor(x)
@@ -229,6 +233,7 @@ def atleast_1d(x: Any) -> Any:
     """`x` with at least one axis.
 
     Shapes: a scalar gives (1,), all else its own shape.
+    Edges: an empty x stays as it is.
     Derivative: dy in the shape of x.
     """
     x = as_tensor(x)
@@ -239,6 +244,7 @@ def atleast_2d(x: Any) -> Any:
     """`x` with at least two axes, new ones in front.
 
     Shapes: a scalar gives (1, 1), (n,) gives (1, n), all else its own shape.
+    Edges: an empty x keeps its size of 0.
     Derivative: dy in the shape of x.
     """
     x = as_tensor(x)
@@ -284,6 +290,7 @@ def hstack(arrays: Iterable[Any]) -> Any:
     """Arrays side by side: along the second axis, or along the one axis of vectors.
 
     Shapes: (m, n) and (m, p) give (m, n + p); (n,) and (p,) give (n + p,).
+    Edges: no array at all, or shapes that do not fit, are a `ShapeError`.
     Derivative: each array gets its part of dy.
     """
     tensors = [atleast_1d(tensor) for tensor in _several("hstack", arrays)]
@@ -294,6 +301,7 @@ def vstack(arrays: Iterable[Any]) -> Any:
     """Arrays on top of each other, along the first axis; a vector is a row.
 
     Shapes: (m, n) and (p, n) give (m + p, n); (n,) and (n,) give (2, n).
+    Edges: no array at all, or shapes that do not fit, are a `ShapeError`.
     Derivative: each array gets its part of dy.
     """
     return concatenate([atleast_2d(tensor) for tensor in _several("vstack", arrays)])
@@ -337,6 +345,7 @@ def flip(x: Any, axis: Axes = None) -> Any:
     """Elements in reverse order along `axis`, or along all axes.
 
     Shapes: that of x.
+    Edges: an axis of size 0 or 1 is left as it is; an axis that x does not have is a `ShapeError`.
     Derivative: dy reversed along the same axes.
     """
     x = as_tensor(x)
@@ -347,6 +356,7 @@ def flipud(x: Any) -> Any:
     """Elements in reverse order along the first axis.
 
     Shapes: that of x, with at least one axis.
+    Edges: a scalar has no first axis: a `ShapeError`.
     Derivative: dy reversed along the first axis.
     """
     return flip(x, 0)
@@ -356,6 +366,7 @@ def fliplr(x: Any) -> Any:
     """Elements in reverse order along the second axis.
 
     Shapes: that of x, with at least two axes.
+    Edges: a vector has no second axis: a `ShapeError`.
     Derivative: dy reversed along the second axis.
     """
     return flip(x, 1)

@@ -88,6 +88,10 @@ class ConvGeneral(Primitive):
     and a negative one cuts off; `x_dilation` and `w_dilation` put zeros between neighbours. With `feature_groups`
     channels are convolved group by group, each with its own part of o; with `batch_groups` the batch is. Products of
     16-bit floats are summed in f32. `precision` is that of `dot_general`.
+
+    Shapes: as `labels` say; an axis of n and a kernel of k give ``(n + low + high - e * (k - 1) - 1) // s + 1``.
+    Edges: a kernel that does not fit, and sizes that do not agree, are a `ShapeError`; an empty batch stays empty.
+    Derivative: of x and of w again `conv_general`, of dy with w and with x (see `vjp`).
     """
 
     helpers = (conv_general_helper,)

@@ -73,6 +73,7 @@ def zeros_like(x: Any) -> Any:
     """Zeros in the shape and element type of `x`.
 
     Shapes: that of x.
+    Edges: an empty x gives an empty tensor.
     Derivative: 0.
     """
     x = as_tensor(x)
@@ -83,6 +84,7 @@ def ones_like(x: Any) -> Any:
     """Ones in the shape and element type of `x`.
 
     Shapes: that of x.
+    Edges: an empty x gives an empty tensor.
     Derivative: 0.
     """
     x = as_tensor(x)
@@ -147,6 +149,7 @@ def eye(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = "f
     """Ones on the k-th diagonal, zeros elsewhere.
 
     Shapes: (rows, columns), square where no `columns` are given.
+    Edges: k beyond the border gives zeros alone.
     Derivative: none.
     """
     shape = as_shape((rows, rows if columns is None else columns), "eye")
@@ -157,6 +160,7 @@ def tri(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = "f
     """Ones on and below the k-th diagonal, zeros above.
 
     Shapes: (rows, columns), square where no `columns` are given.
+    Edges: k beyond the border gives ones or zeros alone.
     Derivative: none.
     """
     shape = as_shape((rows, rows if columns is None else columns), "tri")
@@ -189,6 +193,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
     """The coordinates of a grid: every array along an axis of its own, repeated along the others.
 
     Shapes: vectors (m,), (n,), (p,) ... give tensors (n, m, p, ...), or (m, n, p, ...) with ``indexing="ij"``.
+    Edges: no array gives an empty list; an empty vector gives empty tensors.
     Derivative: the sum of dy over the axes along which a vector was repeated.
     """
     tensors = [as_tensor(array) for array in arrays]

@@ -30,6 +30,7 @@ def tril(x: Any, k: int = 0) -> Any:
     """`x` with zeros above the k-th diagonal of its last two axes.
 
     Shapes: x (..., m, n) gives the same shape; fewer than two axes are a `ShapeError`.
+    Edges: k beyond the border gives x or zeros; NaN and infinities above the diagonal become 0.
     Derivative: dy with the same zeros.
     """
     return _triangle("tril", x, k, lower=True)
@@ -39,6 +40,7 @@ def triu(x: Any, k: int = 0) -> Any:
     """`x` with zeros below the k-th diagonal of its last two axes.
 
     Shapes: x (..., m, n) gives the same shape; fewer than two axes are a `ShapeError`.
+    Edges: k beyond the border gives x or zeros; NaN and infinities below the diagonal become 0.
     Derivative: dy with the same zeros.
     """
     return _triangle("triu", x, k, lower=False)
@@ -69,6 +71,7 @@ def diag(x: Any, k: int = 0) -> Any:
     """The k-th diagonal of a matrix; or the square matrix with the vector `x` on its k-th diagonal, zeros elsewhere.
 
     Shapes: x (m, n) gives a vector; (n,) gives (n + |k|, n + |k|). Other numbers of axes are a `ShapeError`.
+    Edges: an empty vector gives a matrix of (|k|, |k|) zeros; a k beyond the border an empty diagonal.
     Derivative: dy on the diagonal; or the k-th diagonal of dy.
     """
     x, k = as_tensor(x), as_integer(k, "diag")

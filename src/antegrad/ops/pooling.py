@@ -57,6 +57,10 @@ class ReduceWindowMax(Primitive):
 
     All params have a number, or a pair (before, after) of `padding`, for every axis of x. A window in the padding has
     the lowest number of its type, -inf for floats.
+
+    Shapes: an axis of n and a window of k give ``(n + before + after - k) // stride + 1``, for undilated windows.
+    Edges: NaN if any element of the window is; a window that does not fit is a `ShapeError`.
+    Derivative: dy at the first of the largest elements of each window, added up.
     """
 
     helpers = (reduce_window_max_helper,)

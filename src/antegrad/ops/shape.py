@@ -259,6 +259,7 @@ class Iota(Primitive):
     """0, 1, 2, ... along `axis`, the same along all others.
 
     Shapes: `shape`, with at least one axis, of any type but bool.
+    Edges: a size 0 gives an empty tensor; whole numbers beyond the precision of a float type are rounded.
     Derivative: none.
     """
 

@@ -36,7 +36,13 @@ def threefry2x32_helper(key: Any, high: Any, low: Any) -> Any:
 
 
 class Threefry2x32(Primitive):
-    """Twenty rounds on the counters (high, low), u32 of one shape, under a key u32[2]; two results of that shape."""
+    """Twenty rounds of Threefry-2x32 on the counters (high, low) under a key: two random words for each counter.
+
+    Shapes: key u32[2]; high and low u32 of one shape, which both results have.
+    Edges: empty counters give empty results; the same key and counter give the same words on every device.
+    Derivative: none.
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """
 
     name = "threefry2x32"
     helpers = (threefry2x32_helper,)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from antegrad import tree
-from antegrad.ir.program import Program
+from antegrad.ir.program import Program, Source
 from antegrad.ir.text import line, value_names
-from antegrad.ir.types import DTYPES, is_float
+from antegrad.ir.types import is_float
 from antegrad.runtime.device import resolve
-from antegrad.tools.expose import in_f64, run_exposed
-
-F32 = DTYPES["f32"]
+from antegrad.tools.expose import WIDENED, in_f64, run_exposed
 
 
 @dataclass(frozen=True)
@@ -62,34 +62,47 @@ def certify(program: Program, *arguments: Any, device: str | None = None) -> Cer
 
     The two devices share nothing but the Program: one executes NumPy text, the other what XLA makes of StableHLO.
     Errors are in units in the last place (ulps) of the largest element of each value: what a rounding is to a sum of
-    that size. f32 programs only; sub-programs are compared as a whole.
+    that size. For a sum over an axis the largest of its terms counts too, because they may cancel. The reference has
+    f64 for f32, bf16 and f16 alike, so a bf16 value is off by what all roundings before it have added up to.
+    Sub-programs are compared as a whole.
     """
     name = resolve(device).name
     arrays = tree.leaves(list(arguments))
     host, other = (run_exposed(program, arrays, where) for where in ("host", name))
     wide_program = in_f64(program)
-    wide_arrays = [np.asarray(a).astype(np.float64) if np.asarray(a).dtype == F32 else a for a in arrays]
+    wide_arrays = [np.asarray(a).astype(np.float64) if np.asarray(a).dtype in WIDENED else a for a in arrays]
     reference = run_exposed(wide_program, wide_arrays, "host")
-    rows, names = [], value_names(program)
+    rows, names, sizes = [], value_names(program), {}
     for equation, wide in zip(program.equations, wide_program.equations, strict=True):
         for value, exact in zip(equation.outputs, wide.outputs, strict=True):
-            if value.type.dtype == F32 and value.type.size:
-                what = line(equation, names), str(equation.source)
-                rows.append(_row(what, host[value], other[value], reference[exact]))
-    pairs = [(host[v], other[v]) for v in program.outputs if is_float(v.type.dtype) and v.type.size]
-    worst = max((_relative(a, b) for a, b in pairs), default=0.0)
+            if is_float(value.type.dtype) and value.type.size:
+                terms = [reference[v] for v in wide.inputs] if equation.primitive.name == "reduce_sum" else []
+                sizes[value] = max(map(_largest, (reference[exact], *terms)))
+                what = line(equation, names), _place(equation.source)
+                rows.append(_row(what, host[value], other[value], reference[exact], sizes[value]))
+    outputs = [value for value in program.outputs if is_float(value.type.dtype) and value.type.size]
+    worst = max((_difference(host[v], other[v]) / sizes.get(v, _largest(host[v])) for v in outputs), default=0.0)
     return Certificate(program.name, name, tuple(rows), worst)
 
 
-def _row(what: tuple[str, str], host: Any, device: Any, exact: Any) -> Row:
-    finite = np.isfinite(exact)
-    size = np.max(np.abs(exact[finite]), initial=np.finfo(np.float32).tiny)
-    ulp = float(np.spacing(np.float32(size)))
-    on_host, on_device = (float(np.max(np.abs(f[finite] - exact[finite]), initial=0)) / ulp for f in (host, device))
-    difference = float(np.max(np.abs(host[finite] - device[finite]), initial=0))
-    return Row(*what, on_host, on_device, difference)
+def _place(source: Source) -> str:
+    """``blocks.0.mlp, model.py:14``."""
+    return ", ".join(filter(None, (source.layer, source.location)))
 
 
-def _relative(host: np.ndarray, device: np.ndarray) -> float:
-    a, b = host.astype(np.float64), device.astype(np.float64)
-    return float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(a))), np.finfo(np.float64).tiny))
+def _largest(array: np.ndarray) -> float:
+    """The largest finite element, and never 0."""
+    wide = array.astype(np.float64)
+    return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=float(np.finfo(np.float32).tiny)))
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    return float(np.max(np.abs(a[finite] - b[finite]), initial=0))
+
+
+def _row(what: tuple[str, str], host: np.ndarray, device: np.ndarray, exact: np.ndarray, size: float) -> Row:
+    info = ml_dtypes.finfo(host.dtype)
+    ulp = 2.0 ** (max(math.frexp(size)[1] - 1, info.minexp) - info.nmant)
+    return Row(*what, _difference(host, exact) / ulp, _difference(device, exact) / ulp, _difference(host, device))

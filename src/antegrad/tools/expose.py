@@ -12,7 +12,9 @@ from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.text import value_names
 from antegrad.ir.types import DTYPES
 
-F32, F64 = DTYPES["f32"], DTYPES["f64"]
+F64 = DTYPES["f64"]
+WIDENED = (DTYPES["f32"], DTYPES["bf16"], DTYPES["f16"])
+"""The element types that `in_f64` replaces."""
 
 
 def exposed(program: Program) -> Program:
@@ -37,7 +39,7 @@ def run_exposed(program: Program, arrays: list[Any], device: str) -> dict[Value,
 
 
 def in_f64(program: Program) -> Program:
-    """`program` with f64 for every f32, equation for equation; sub-programs included."""
+    """`program` with f64 for every narrower float, equation for equation; sub-programs included."""
     builder = Builder()
     env: dict[Value, Value] = {}
     for value, name in zip(program.inputs, program.input_names, strict=True):
@@ -54,7 +56,7 @@ def in_f64(program: Program) -> Program:
 
 
 def _wide_type(value: Value) -> Any:
-    return value.type.with_dtype(F64) if value.type.dtype == F32 else value.type
+    return value.type.with_dtype(F64) if value.type.dtype in WIDENED else value.type
 
 
 def _wide_params(equation: Equation) -> dict[str, Any]:
@@ -64,8 +66,8 @@ def _wide_params(equation: Equation) -> dict[str, Any]:
 def _wide(param: Any) -> Any:
     if isinstance(param, Program):
         return in_f64(param)
-    if isinstance(param, np.ndarray) and param.dtype == F32:
+    if isinstance(param, np.ndarray) and param.dtype in WIDENED:
         return param.astype(F64)
-    if isinstance(param, np.dtype) and param == F32:
+    if isinstance(param, np.dtype) and param in WIDENED:
         return F64
     return tuple(_wide(item) for item in param) if isinstance(param, tuple) else param
