@@ -180,7 +180,7 @@ def test_long_axes(name: str, device: str) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "axis": (lambda x: ops.cumsum(x, 2), ShapeError, "cumsum: axis 2 of a tensor with 2 axes"),
+    "axis": (lambda x: ops.cumsum(x, 2), ShapeError, "cumsum: axis 2 of f32.2,3."),
     "float-axis": (lambda x: ops.cummax(x, 0.0), ShapeError, "cummax: axis 0.0"),
     "integers": (lambda x: ops.cumlogsumexp(x.astype("i32")), DTypeError, r"cumlogsumexp is for float .* i32\[2,3\]"),
     "negative-diff": (lambda x: ops.diff(x, -1), ShapeError, "diff: .* >= 0, found -1"),

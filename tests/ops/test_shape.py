@@ -350,7 +350,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "linspace-integers": (lambda x: ops.linspace(0, 4, 5, dtype="i32"), "linspace is for floats"),
     "one-hot-float": (lambda x: ops.one_hot(x, 3), r"one_hot: .* f32\[2,3\]"),
     "pad-value": (lambda x: ops.pad(x.astype("i32"), 1, value=0.5), "0.5 would lose its value in i32"),
-    "concatenate-types": (lambda x: ops.concatenate([x, np.zeros((2, 3), np.int64)]), "concatenate: f32 and i64"),
+    "concatenate-types": (lambda x: ops.concatenate([x, np.zeros((2, 3), np.int64)]), "concatenate of .*: f32 and i64"),
 }
 
 

@@ -29,7 +29,7 @@ def kl_divergence(
     (``reduction="batchmean"`` of torch). Source: Kullback and Leibler, "On information and sufficiency" (1951).
     """
     log_predictions, targets = alike("kl_divergence", log_predictions=log_predictions, targets=targets)
-    axis = normalize_axis(axis, targets.ndim, "kl_divergence")
+    axis = normalize_axis(axis, targets, "kl_divergence")
     share = shares("kl_divergence", sample_weights, targets, axis)
     log_predictions, targets = present(share, log_predictions, targets, axis=axis)
     logs = ops.log(ops.where(ops.equal(targets, 0.0), 1.0, targets))
@@ -180,7 +180,7 @@ def _classified(logits: Any, labels: Any, axis: int, ignore_index: int | None) -
     logits, labels = as_tensor(logits), as_tensor(labels)
     if not is_float(logits.dtype):
         raise DTypeError(f"cross_entropy: logits are float, found {type_of(logits)}{place()}")
-    axis = normalize_axis(axis, logits.ndim, "cross_entropy")
+    axis = normalize_axis(axis, logits, "cross_entropy")
     if is_integer(labels.dtype):
         expected = (*logits.shape[:axis], *logits.shape[axis + 1 :])
         labels = ops.convert(labels, "i32") if labels.dtype.itemsize < 4 else labels

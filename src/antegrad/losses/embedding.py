@@ -26,7 +26,7 @@ def cosine_distance(
     1 for a vector of zeros. As ``optax.cosine_distance``, and ``torch.nn.CosineEmbeddingLoss`` for targets 1.
     """
     prediction, target = alike("cosine_distance", prediction=prediction, target=target)
-    axis = normalize_axis(axis, target.ndim, "cosine_distance")
+    axis = normalize_axis(axis, target, "cosine_distance")
     share = shares("cosine_distance", sample_weights, target, axis)
     prediction, target = (_unit(x, axis) for x in present(share, prediction, target, axis=axis))
     similarity = ops.name(ops.sum(ops.multiply(prediction, target), axis), "similarity")

@@ -177,7 +177,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     Derivative: ``dy * sigmoid(b)`` for a, ``dy * a * s * (1 - s)`` with ``s = sigmoid(b)`` for b.
     Source: Dauphin et al. (2016), arXiv:1612.08083.
     """
-    place = normalize_axis(axis, x.ndim, "glu")
+    place = normalize_axis(axis, x, "glu")
     if x.shape[place] % 2:
         raise misfit(f"glu: axis {axis} of shape {x.shape} has no two equal halves")
     a, b = ops.split(x, 2, place)

@@ -52,23 +52,29 @@ def as_number(value: Any, dtype: np.dtype, operation: str) -> np.ndarray:
         raise placed(DTypeError, f"{operation}: {error}") from None
 
 
-def normalize_axis(axis: int, ndim: int, operation: str) -> int:
-    """`axis` counted from the front; a `ShapeError` when a tensor of `ndim` axes has no such axis."""
+def normalize_axis(axis: int, x: Any, operation: str) -> int:
+    """`axis` of the tensor `x` counted from the front; a `ShapeError` when it has no such axis.
+
+    In place of `x` there may be a number of axes.
+    """
+    ndim = x if isinstance(x, int) else x.ndim
     integer = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
     if not integer or not -ndim <= axis < ndim:
         expected = f"expected an integer from {-ndim} to {ndim - 1}" if ndim else "a scalar has none"
-        raise misfit(f"{operation}: axis {axis!r} of a tensor with {ndim} axes: {expected}")
+        found = f"a tensor with {ndim} axes" if isinstance(x, int) else type_of(x)
+        raise misfit(f"{operation}: axis {axis!r} of {found}: {expected}")
     return int(axis) % ndim
 
 
-def normalize_axes(axes: Axes, ndim: int, operation: str) -> tuple[int, ...]:
-    """`axes` counted from the front, sorted, each once; None stands for all."""
+def normalize_axes(axes: Axes, x: Any, operation: str) -> tuple[int, ...]:
+    """`axes` of `x` counted from the front, sorted, each once; None stands for all."""
     if axes is None:
-        return tuple(range(ndim))
+        return tuple(range(x if isinstance(x, int) else x.ndim))
     each = list(axes) if isinstance(axes, Iterable) else [axes]
-    result = sorted(normalize_axis(axis, ndim, operation) for axis in each)
+    result = sorted(normalize_axis(axis, x, operation) for axis in each)
     if len(set(result)) != len(result):
-        raise misfit(f"{operation}: an axis stands twice in {axes}")
+        found = "" if isinstance(x, int) else f" for {type_of(x)}"
+        raise misfit(f"{operation}: an axis stands twice in {axes}{found}")
     return tuple(result)
 
 
@@ -160,7 +166,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
         permutation = tuple(reversed(range(x.ndim)))
     else:
         each = axes if isinstance(axes, Iterable) else (axes,)
-        permutation = tuple(normalize_axis(axis, x.ndim, "transpose") for axis in each)
+        permutation = tuple(normalize_axis(axis, x, "transpose") for axis in each)
     return x if permutation == tuple(range(x.ndim)) else bind(transpose_p, x, permutation=permutation)
 
 
@@ -173,7 +179,7 @@ def swapaxes(x: Any, first: int, second: int) -> Any:
     """
     x = as_tensor(x)
     order = list(range(x.ndim))
-    a, b = (normalize_axis(axis, x.ndim, "swapaxes") for axis in (first, second))
+    a, b = (normalize_axis(axis, x, "swapaxes") for axis in (first, second))
     order[a], order[b] = order[b], order[a]
     return transpose(x, order)
 
@@ -187,7 +193,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     """
     x = as_tensor(x)
     sources, places = (
-        [normalize_axis(axis, x.ndim, "moveaxis") for axis in (axes if isinstance(axes, Iterable) else (axes,))]
+        [normalize_axis(axis, x, "moveaxis") for axis in (axes if isinstance(axes, Iterable) else (axes,))]
         for axes in (source, destination)
     )
     if not len(sources) == len(places) == len(set(sources)) == len(set(places)):
@@ -223,7 +229,7 @@ def squeeze(x: Any, axis: Axes = None) -> Any:
     if axis is None:
         gone = tuple(place for place, size in enumerate(x.shape) if size == 1)
     else:
-        gone = normalize_axes(axis, x.ndim, "squeeze")
+        gone = normalize_axes(axis, x, "squeeze")
     if any(x.shape[place] != 1 for place in gone):
         raise misfit(f"squeeze: not every axis in {gone} of {type_of(x)} has size 1")
     return reshape(x, tuple(size for place, size in enumerate(x.shape) if place not in gone))
@@ -269,7 +275,7 @@ def concatenate(arrays: Iterable[Any], axis: int | None = 0) -> Any:
     tensors = _several("concatenate", arrays)
     if axis is None:
         tensors, axis = tuple(ravel(tensor) for tensor in tensors), 0
-    return concatenate_p(tensors, normalize_axis(axis, tensors[0].ndim, "concatenate"))
+    return concatenate_p(tensors, normalize_axis(axis, tensors[0], "concatenate"))
 
 
 def stack(arrays: Iterable[Any], axis: int = 0) -> Any:
@@ -315,7 +321,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     Derivative: the parts of dy one after the other.
     """
     x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "split")
+    place = normalize_axis(axis, x, "split")
     if not isinstance(sections, Iterable):
         (count,) = as_shape(sections, "split", lowest=1)
         if x.shape[place] % count:
@@ -331,7 +337,7 @@ def array_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[An
     Derivative: the parts of dy one after the other.
     """
     x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "array_split")
+    place = normalize_axis(axis, x, "array_split")
     size = x.shape[place]
     if isinstance(sections, Iterable):
         cuts = [0, *as_shape(sections, "split", lowest=-size), size]
@@ -349,7 +355,7 @@ def flip(x: Any, axis: Axes = None) -> Any:
     Derivative: dy reversed along the same axes.
     """
     x = as_tensor(x)
-    return flip_p(x, normalize_axes(axis, x.ndim, "flip"))
+    return flip_p(x, normalize_axes(axis, x, "flip"))
 
 
 def flipud(x: Any) -> Any:
@@ -380,7 +386,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Any:
     Derivative: dy turned back.
     """
     x, k = as_tensor(x), as_integer(k, "rot90")
-    first, second = (normalize_axis(axis, x.ndim, "rot90") for axis in as_shape(axes, "rot90", lowest=-x.ndim))
+    first, second = (normalize_axis(axis, x, "rot90") for axis in as_shape(axes, "rot90", lowest=-x.ndim))
     if first == second:
         raise misfit(f"rot90: two different axes are needed, found {axes}")
     if k % 2 == 0:

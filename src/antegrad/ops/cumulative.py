@@ -285,7 +285,7 @@ linear_recurrence_p = LinearRecurrence()
 
 def _along(primitive: Cumulative, x: Any, axis: int | None, reverse: bool) -> Any:
     x = ravel(x) if axis is None else as_tensor(x)
-    return primitive(x, 0 if axis is None else normalize_axis(axis, x.ndim, primitive.name), reverse)
+    return primitive(x, 0 if axis is None else normalize_axis(axis, x, primitive.name), reverse)
 
 
 def cumsum(x: Any, axis: int | None = None, reverse: bool = False) -> Any:
@@ -341,7 +341,7 @@ def cumlogsumexp(x: Any, axis: int | None = None, reverse: bool = False) -> Any:
     Derivative: ``dx[j] = sum(dy[i] * exp(x[j] - y[i]) for i >= j)``; 0 for an element of -inf.
     """
     x = floating(x, "cumlogsumexp")
-    x, place = (ravel(x), 0) if axis is None else (x, normalize_axis(axis, x.ndim, "cumlogsumexp"))
+    x, place = (ravel(x), 0) if axis is None else (x, normalize_axis(axis, x, "cumlogsumexp"))
     wide = widened(x)
     top = ops.stop_gradient(cummax_p(wide, place, reverse))
     previous = _before(top, place, reverse, 0)
@@ -361,7 +361,7 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     Derivative: ``dx[i] = dy[i - 1] - dy[i]``, n times.
     """
     x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "diff")
+    place = normalize_axis(axis, x, "diff")
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise misfit(f"diff: the number of times must be an integer >= 0, found {n!r}")
     before = (slice(None),) * place

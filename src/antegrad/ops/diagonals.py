@@ -54,7 +54,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     Derivative: dy on the diagonal, zeros elsewhere.
     """
     x, offset = as_tensor(x), as_integer(offset, "diagonal")
-    axes = [normalize_axis(axis, x.ndim, "diagonal") for axis in (axis1, axis2)]
+    axes = [normalize_axis(axis, x, "diagonal") for axis in (axis1, axis2)]
     if axes[0] == axes[1]:
         raise misfit(f"diagonal: two different axes of {type_of(x)} are needed, found {axis1} and {axis2}")
     x = moveaxis(x, axes, (-2, -1))

@@ -219,7 +219,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     x, indices = as_tensor(x), as_tensor(indices)
     if axis is None:
         x, axis = ops.ravel(x), 0
-    place = normalize_axis(axis, x.ndim, "take")
+    place = normalize_axis(axis, x, "take")
     return take_p(x, from_end(indices, x.shape[place]), place)
 
 
@@ -231,7 +231,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     Derivative: dy added up at the places it was read from, zeros elsewhere.
     """
     x, indices = as_tensor(x), as_tensor(indices)
-    place = normalize_axis(axis, x.ndim, "take_along_axis")
+    place = normalize_axis(axis, x, "take_along_axis")
     if not is_integer(indices.dtype):
         raise placed(DTypeError, f"take_along_axis: an index must be an integer, found {type_of(indices)}")
     lead = _lead(x, indices, place)

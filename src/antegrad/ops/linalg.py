@@ -320,8 +320,8 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
     else:
         left, right = ((side,) if isinstance(side, int) else tuple(side) for side in axes)
-    left = tuple(normalize_axis(axis, x.ndim, "tensordot") for axis in left)
-    right = tuple(normalize_axis(axis, y.ndim, "tensordot") for axis in right)
+    left = tuple(normalize_axis(axis, x, "tensordot") for axis in left)
+    right = tuple(normalize_axis(axis, y, "tensordot") for axis in right)
     if len(left) != len(right):
         raise misfit(f"tensordot: as many axes of each operand are needed, found {axes}")
     return dot_general(x, y, (left, right))

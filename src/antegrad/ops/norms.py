@@ -25,7 +25,7 @@ def norm(x: Any, ord: float | str | None = None, axis: Axes = None, keepdims: bo
         ties.
     """
     x = floating(x, "norm")
-    axes = normalize_axes(axis, x.ndim, "norm")
+    axes = normalize_axes(axis, x, "norm")
     needed = None if ord is None else 2 if ord == "fro" else 1
     if needed is not None and len(axes) != needed:
         raise misfit(f"norm: ord={ord!r} is over {needed} axes, found axis {axis} of {type_of(x)}")

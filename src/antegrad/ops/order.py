@@ -63,7 +63,7 @@ def percentile(
 
 def _quantile(operation: str, x: Any, q: Any, axis: Axes, keepdims: bool, method: str, whole: int = 1) -> Any:
     x = floating(x, operation)
-    axes = normalize_axes(axis, x.ndim, operation)
+    axes = normalize_axes(axis, x, operation)
     kept = tuple(place for place in range(x.ndim) if place not in axes)
     count = math.prod(x.shape[place] for place in axes)
     if count == 0 or method not in METHODS:
@@ -126,7 +126,7 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Any, Any]:
     Derivative: dy of the values for the elements chosen, zeros elsewhere.
     """
     x = as_tensor(x)
-    place, (count,) = normalize_axis(axis, x.ndim, "top_k"), as_shape(k, "top_k")
+    place, (count,) = normalize_axis(axis, x, "top_k"), as_shape(k, "top_k")
     if count > x.shape[place]:
         raise misfit(f"top_k: {type_of(x)} has no {count} elements along axis {place}")
     # The last of a stable ascending order, read from the end, is a stable descending one of the reversed axis.

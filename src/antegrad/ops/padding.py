@@ -42,7 +42,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Any
     Derivative: the sum of dy over the copies of each element.
     """
     x, axis = (ravel(x), 0) if axis is None else (as_tensor(x), axis)
-    place, counts = normalize_axis(axis, x.ndim, "repeat"), as_shape(repeats, "repeat")
+    place, counts = normalize_axis(axis, x, "repeat"), as_shape(repeats, "repeat")
     size = x.shape[place]
     if len(counts) not in (1, size):
         raise misfit(f"repeat: {type_of(x)} along axis {place} takes 1 or {size} numbers of repeats, found {repeats}")
@@ -65,7 +65,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = 
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), x.shape)
     shifts = as_shape(shift, "roll", lowest=-math.inf)
-    axes = [normalize_axis(each, x.ndim, "roll") for each in (axis if isinstance(axis, Iterable) else (axis,))]
+    axes = [normalize_axis(each, x, "roll") for each in (axis if isinstance(axis, Iterable) else (axis,))]
     if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
         raise misfit(f"roll: as many shifts as axes are needed, or one, found {shift} and {axis}")
     for step, place in np.broadcast(shifts, axes):

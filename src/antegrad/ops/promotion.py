@@ -10,7 +10,7 @@ import numpy as np
 
 from antegrad import ops
 from antegrad.errors import DTypeError, ShapeError
-from antegrad.ir.types import SHORT_NAMES, is_float, is_integer, promote
+from antegrad.ir.types import SHORT_NAMES, is_float, is_integer, promote, type_of
 from antegrad.ops.dispatch import as_tensor, here
 
 
@@ -36,7 +36,8 @@ def unify(operation: str, *operands: Any) -> tuple[Any, ...]:
             for tensor, is_weak in zip(tensors, weak, strict=True)
         )
     except DTypeError as error:
-        raise DTypeError(f"{operation}: {error}{_place()}") from None
+        types = ", ".join(str(type_of(x)) for x, is_weak in zip(tensors, weak, strict=True) if not is_weak)
+        raise DTypeError(f"{operation}{f' of {types}' if types else ''}: {error}{_place()}") from None
 
 
 def _is_number(operand: Any) -> bool:

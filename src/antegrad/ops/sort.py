@@ -95,7 +95,7 @@ def _sorted(operation: str, x: Any, axis: int | None, descending: bool, position
     A stable descending order is the stable ascending one of the reversed axis, reversed.
     """
     x, axis = (ravel(x), 0) if axis is None else (as_tensor(x), axis)
-    place = normalize_axis(axis, x.ndim, operation)
+    place = normalize_axis(axis, x, operation)
     operands = (x, ops.iota(x.shape, DTYPES["i32"], place)) if positions else (x,)
     if not descending:
         return sort_p(operands, place)[-1]

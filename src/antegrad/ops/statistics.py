@@ -30,7 +30,7 @@ __all__ = [
 
 def _reduce(primitive: Any, x: Any, axis: Axes, keepdims: bool) -> Any:
     x = as_tensor(x)
-    axes = normalize_axes(axis, x.ndim, primitive.name)
+    axes = normalize_axes(axis, x, primitive.name.removeprefix("reduce_"))
     result = primitive(x, axes) if axes else x
     return reshape(result, _kept_shape(x, axes)) if keepdims else result
 
@@ -151,7 +151,7 @@ def _argument(primitive: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
     if axis is None:
         result = primitive(reshape(x, (x.size,)), 0)
         return reshape(result, (1,) * x.ndim) if keepdims else result
-    place = normalize_axis(axis, x.ndim, primitive.name)
+    place = normalize_axis(axis, x, primitive.name)
     result = primitive(x, place)
     return reshape(result, _kept_shape(x, (place,))) if keepdims else result
 
@@ -184,7 +184,7 @@ def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     Derivative: ``dy / n`` for each element.
     """
     x = floating(x, "mean")
-    count = math.prod(x.shape[place] for place in normalize_axes(axis, x.ndim, "mean"))
+    count = math.prod(x.shape[place] for place in normalize_axes(axis, x, "mean"))
     return ops.convert(ops.divide(sum(widened(x), axis, keepdims), count), x.dtype)
 
 
@@ -198,7 +198,7 @@ def average(x: Any, axis: Axes = None, weights: Any = None, keepdims: bool = Fal
     if weights is None:
         return mean(x, axis, keepdims)
     x, weights = unify("average", floating(x, "average"), floating(weights, "average"))
-    axes = normalize_axes(axis, x.ndim, "average")
+    axes = normalize_axes(axis, x, "average")
     if weights.shape != x.shape:
         if len(axes) != 1 or weights.shape != (x.shape[axes[0]],):
             raise misfit(f"average: weights like x, or along one axis, are needed, found {listed((x, weights))}")
@@ -221,7 +221,7 @@ def var(x: Any, axis: Axes = None, ddof: int = 0, keepdims: bool = False) -> Any
 
 def _wide_var(x: Any, axis: Axes, ddof: int, keepdims: bool) -> Any:
     wide = widened(x)
-    count = math.prod(x.shape[place] for place in normalize_axes(axis, x.ndim, "var"))
+    count = math.prod(x.shape[place] for place in normalize_axes(axis, x, "var"))
     deviation = ops.subtract(wide, mean(wide, axis, keepdims=True))
     return ops.divide(sum(ops.square(deviation), axis, keepdims), count - ddof)
 
@@ -304,7 +304,7 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     Derivative: ``dy * softmax(x)``; 0 where all x are -inf.
     """
     x = floating(x, "logsumexp")
-    axes = normalize_axes(axis, x.ndim, "logsumexp")
+    axes = normalize_axes(axis, x, "logsumexp")
     if math.prod(x.shape[place] for place in axes) == 0:
         shape = _kept_shape(x, axes) if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axes)
         return ops.full(shape, -math.inf, x.dtype)
@@ -336,7 +336,7 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
     Derivative: ``y * (dy - sum(dy * y))``.
     """
     x = floating(x, "softmax")
-    axes = normalize_axes(axis, x.ndim, "softmax")
+    axes = normalize_axes(axis, x, "softmax")
     if x.size == 0:
         return x
     wide = widened(x)
@@ -353,7 +353,7 @@ def log_softmax(x: Any, axis: Axes = -1) -> Any:
     Derivative: ``dy - softmax(x) * sum(dy)``.
     """
     x = floating(x, "log_softmax")
-    axes = normalize_axes(axis, x.ndim, "log_softmax")
+    axes = normalize_axes(axis, x, "log_softmax")
     if x.size == 0:
         return x
     wide = widened(x)

@@ -98,7 +98,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     logits = as_tensor(logits)
     if not is_float(logits.dtype):
         raise refused(DTypeError, "categorical", f"logits must be floats, found {type_of(logits)}")
-    place = normalize_axis(axis, logits.ndim, "random.categorical")
+    place = normalize_axis(axis, logits, "random.categorical")
     batch = (*logits.shape[:place], *logits.shape[place + 1 :])
     shape = batch if shape is None else checked_shape("categorical", shape)
     if not broadcasts(batch, shape):

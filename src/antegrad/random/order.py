@@ -28,7 +28,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
         normalize_axis(axis, 1, "random.permutation")
         return _shuffled(key, ops.arange(count), 0)
     x = as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "random.permutation")
+    place = normalize_axis(axis, x, "random.permutation")
     if independent or x.ndim == 1:
         return _shuffled(key, x, place)
     return ops.take_p(x, _shuffled(key, ops.arange(x.shape[place]), 0), place)
@@ -50,7 +50,7 @@ def choice(key: Any, x: Any, shape: Shape = (), replace: bool = True, axis: int 
     """
     key, shape, count = checked_key("choice", key), checked_shape("choice", shape), _count("choice", x)
     x = ops.arange(count) if count is not None else as_tensor(x)
-    place = normalize_axis(axis, x.ndim, "random.choice")
+    place = normalize_axis(axis, x, "random.choice")
     drawn, size = math.prod(shape), x.shape[place]
     if drawn > (math.inf if replace and size else size):
         raise refused(ShapeError, "choice", f"{drawn} elements of {size} with replace={replace}")
