@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": PROGRAMS | {"render"},
     "vmap": TRACING | {"flow"},
     "tools": PROGRAMS | {"render", "runtime"},
-    "random": PROGRAMS | {"render", "runtime"},
+    "random": PROGRAMS | {"render", "runtime", "vmap"},
     "nn": MODELS,
     "optim": MODELS,
     "losses": MODELS,

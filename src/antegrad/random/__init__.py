@@ -23,6 +23,9 @@ from antegrad.random.draws import bernoulli as bernoulli
 from antegrad.random.draws import bits as bits
 from antegrad.random.draws import randint as randint
 from antegrad.random.draws import uniform as uniform
+from antegrad.random.gamma import chisquare as chisquare
+from antegrad.random.gamma import gamma as gamma
+from antegrad.random.gamma import loggamma as loggamma
 from antegrad.random.keys import fold_in as fold_in
 from antegrad.random.keys import fold_in_each as fold_in_each
 from antegrad.random.keys import key as key
