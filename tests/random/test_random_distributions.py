@@ -150,7 +150,7 @@ def test_categorical_broadcasts_its_batch_and_skips_what_is_impossible() -> None
         (lambda key: random.truncated_normal(key, 1, 1), ValueError, "truncated_normal: lower must be below upper"),
         (lambda key: random.truncated_normal(key, np.zeros(2), 1), DTypeError, r"lower: f64\[2\] does not fit in f32"),
         (lambda key: random.categorical(key, np.zeros(3, np.int32)), DTypeError, "categorical: logits must be floats"),
-        (lambda key: random.categorical(key, np.float32(0)), ShapeError, "random.categorical: axis -1 of a tensor"),
+        (lambda key: random.categorical(key, np.float32(0)), ShapeError, "random.categorical: axis -1 of f32"),
         (
             lambda key: random.categorical(key, np.zeros((4, 3), np.float32), shape=(5,)),
             ShapeError,
