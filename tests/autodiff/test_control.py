@@ -201,6 +201,19 @@ def test_a_captured_array_in_a_body() -> None:
         close(run(gradient, [ROWS[0]], device)[1], expected, device)
 
 
+def test_the_gradient_of_a_long_scan_is_no_larger_a_program() -> None:
+    """So it takes no longer to compile: the steps are a loop in both passes."""
+
+    def total(w: Any, xs: Any) -> Any:
+        return ops.sum(ag.scan(lambda c, x: (ops.tanh(c * w + x), c), w, xs)[1])
+
+    def size(steps: int) -> int:
+        program = ag.reverse(ag.capture(total, ag.spec(()), ag.spec((steps,))))
+        return len(list(program.all_equations()))
+
+    assert size(1000) == size(10)
+
+
 # while
 
 
