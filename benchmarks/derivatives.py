@@ -42,9 +42,9 @@ def scan(width: int, batch: int) -> None:
         arrays = [jax.device_put(a) for a in (w, state, normal(length, batch, width))]
         program = ag.capture(recurrent, *map(np.asarray, arrays))
         compiled, seconds = [], []
-        for each in (lambda: program, lambda: ag.reverse(program)):
+        for transform in (ag.simplify, ag.reverse):
             started = time.perf_counter()
-            compiled.append(ag.compile(each(), device="cpu"))
+            compiled.append(ag.compile(transform(program), device="cpu"))
             seconds.append(time.perf_counter() - started)
         runs = {name: lambda f=f: jax.block_until_ready(f(*arrays)) for name, f in zip("fg", compiled, strict=True)}
         forward, gradient = (np.median(times) for times in interleaved(runs, 15).values())

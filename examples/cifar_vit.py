@@ -17,7 +17,7 @@ NORMALIZED = data.Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)).
 
 def optimizer(steps: int) -> optim.Optimizer:
     """AdamW; the rate grows to 1e-3 in a twentieth of the steps and falls to 0. Biases and norms do not decay."""
-    rate = optim.schedules.warmup_cosine(1e-3, steps // 20, steps)
+    rate = optim.schedules.warmup_cosine(1e-3, max(1, steps // 20), steps)
     return optim.adamw(rate, weight_decay=0.05, mask=optim.decay_matrices)
 
 
