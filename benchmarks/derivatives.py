@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -46,7 +47,8 @@ def scan(width: int, batch: int) -> None:
             started = time.perf_counter()
             compiled.append(ag.compile(transform(program), device="cpu"))
             seconds.append(time.perf_counter() - started)
-        runs = {name: lambda f=f: jax.block_until_ready(f(*arrays)) for name, f in zip("fg", compiled, strict=True)}
+        names = zip(("forward", "gradient"), compiled, strict=True)
+        runs = {name: lambda f=f, a=arrays: jax.block_until_ready(f(*a)) for name, f in names}
         forward, gradient = (np.median(times) for times in interleaved(runs, 15).values())
         print(
             f"scan of {length:>4} steps, {batch} x {width}: forward {forward * 1e3:.2f} ms, gradient "
@@ -66,7 +68,7 @@ def mlp(library: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def whole_derivatives() -> None:
     sizes = (8, 16, 16, 4)
-    parameters = [(normal(a, b) / np.float32(a**0.5), normal(b)) for a, b in zip(sizes, sizes[1:], strict=False)]
+    parameters = [(normal(a, b) / np.float32(a**0.5), normal(b)) for a, b in pairwise(sizes)]
     x, y, batch, targets = normal(8), normal(4), normal(32, 8), normal(32, 4)
     (ours, our_loss), (theirs, their_loss) = mlp(ops), mlp(jnp)
     cases = {

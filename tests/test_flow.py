@@ -318,3 +318,14 @@ def test_an_operation_that_python_chooses_in_a_body() -> None:
     for call in (lambda: ag.capture(lambda xs: ag.scan(step, 0.0, xs), V), lambda: ag.scan(step, 0.0, XS)):
         with pytest.raises(ag.TraceError, match=r"used as bool\(\)"):
             call()
+
+
+def test_bounds_of_loops_are_whole_numbers() -> None:
+    for wrong in (
+        lambda: ag.fori_loop(0, 2.9, lambda i, c: c * 2, np.float32(1)),
+        lambda: ag.while_loop(lambda c: c < 5, lambda c: c * 2, np.float32(1), max_steps=1.5),
+        lambda: ag.while_loop(lambda c: c < 5, lambda c: c * 2, np.float32(1), max_steps=True),
+        lambda: ag.scan(lambda c, _: (c, None), np.float32(1), length=2.7),
+    ):
+        with pytest.raises((ag.ShapeError, ag.DTypeError)):
+            wrong()

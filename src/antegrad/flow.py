@@ -147,8 +147,8 @@ def while_loop(
 
 
 def _bounded_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any, max_steps: int) -> Any:
-    if max_steps < 0:
-        raise ShapeError(f"while_loop: max_steps must not be negative, found {max_steps}{_place()}")
+    if isinstance(max_steps, bool) or not isinstance(max_steps, (int, np.integer)) or max_steps < 0:
+        raise ShapeError(f"while_loop: max_steps must be a whole number of at least 0, found {max_steps!r}{_place()}")
 
     def step(carry: Any, _: None) -> tuple[Any, None]:
         return cond(condition(carry), body, lambda same: same, carry), None
@@ -203,6 +203,8 @@ def scan(
 
 
 def _length(stacked: Sequence[Any], length: int | None) -> int:
+    if length is not None and (isinstance(length, bool) or not isinstance(length, (int, np.integer))):
+        raise ShapeError(f"scan: the length must be a whole number, found {length!r}{_place()}")
     sizes = {x.shape[0] if x.ndim else -1 for x in stacked} | ({length} if length is not None else set())
     if len(sizes) != 1 or min(sizes) < 0:
         listed = ", ".join(str(type) for type in _types(stacked))
@@ -221,7 +223,7 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, Any], Any], initial: A
         steps = ops.arange(start, max(start, stop))
         return scan(lambda carry, i: (body(i, carry), None), initial, steps)[0]
     for bound in (as_tensor(start), as_tensor(stop)):  # `map` is the one of this module
-        if bound.dtype.itemsize > 4:
+        if bound.dtype.itemsize > 4 or not is_integer(bound.dtype):
             found = f"found {type_of(bound)}: use .astype('i32')"
             raise DTypeError(f"fori_loop: computed bounds are i32, {found}{_place()}")
     first, last = ops.convert(as_tensor(start), "i32"), ops.convert(as_tensor(stop), "i32")

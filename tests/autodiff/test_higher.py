@@ -336,3 +336,25 @@ def test_a_keyword_is_not_taken_for_a_dict_argument() -> None:
 def test_an_unknown_keyword_is_refused() -> None:
     with pytest.raises(TypeError, match="scales"):
         ag.grad(keyed)(np.float64(1), scales=2.0)
+
+
+REFUSED = {
+    "tangent type": (lambda x, n: ag.jvp(lambda x: x + 1.0, (x,), (n,)), ag.DTypeError, r"of x must be f32\[2\]"),
+    "tangent shape": (lambda x, n: ag.jvp(lambda x: x + 1.0, (x,), (x[:1],)), ag.ShapeError, r"found f32\[1\]"),
+    "cotangent": (lambda x, n: ag.vjp(lambda x: -x, x)[1](x[0]), ag.ShapeError, r"cotangent of out must be f32\[2\]"),
+    "structure": (lambda x, n: ag.vjp(lambda x: {"q": x, "p": x}, x)[1]([x, x]), ag.ShapeError, "a cotangent like"),
+    "vector": (lambda x, n: ag.hvp(lambda x: ops.sum(x * x), (x,), (x[:1],)), ag.ShapeError, "tangent of x"),
+    "several": (lambda x, n: ag.jacobian(lambda x, y: x * y, argnums=(0, 1))(x, x), ag.ShapeError, "one argument"),
+    "argnums": (lambda x, n: ag.grad(lambda x: ops.sum(x), argnums=1.0)(x), ag.NameMissing, "position or the name"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_tangents_that_do_not_fit_are_refused_at_once_and_in_a_capture(
+    wrong: Any, error: type[Exception], message: str
+) -> None:
+    x, n = np.ones(2, np.float32), np.ones(2, np.int32)
+    with pytest.raises(error, match=message):
+        wrong(x, n)
+    with pytest.raises(error, match=message):
+        ag.capture(wrong, x, n)

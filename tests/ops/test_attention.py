@@ -251,3 +251,13 @@ REFUSED = {
 def test_refused(function: Callable[[Any], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=rf"(?s){message}.*test_attention.py"):
         ag.capture(function, ag.spec((4, 5, 3)))
+
+
+@pytest.mark.parametrize("offset", [2**31 - 1, -(2**31), 100, -100])
+def test_a_far_offset_does_not_overflow(offset: int) -> None:
+    """Every key is seen, or none."""
+    q = np.arange(4, dtype=np.float32).reshape(1, 4, 1)
+    expected = ops.scaled_dot_product_attention(q, q, q, causal=True, offset=4 if offset > 0 else -4)
+    for device in devices():
+        program = ag.capture(lambda q: ops.scaled_dot_product_attention(q, q, q, causal=True, offset=offset), q)
+        np.testing.assert_allclose(run(program, [q], device)[0], expected, rtol=1e-6)

@@ -250,3 +250,10 @@ def test_a_second_device_of_a_platform() -> None:
     assert done.returncode == 0, done.stderr
     assert "is compiled for cpu:1" in done.stdout
     assert "and input x lies on " in done.stdout
+
+
+def test_roundings_to_bf16_are_made() -> None:
+    """XLA may otherwise keep the digits of a product that the next step widens again."""
+    x = np.random.default_rng(0).normal(size=64).astype(ml_dtypes.bfloat16)
+    program = ag.capture(lambda x: (x * x).astype("f32"), x)
+    np.testing.assert_array_equal(program.run(x, device="cpu"), program.run(x, device="host"))

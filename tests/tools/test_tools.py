@@ -102,6 +102,12 @@ def test_certify_of_a_bf16_program():
     assert certificate.outputs_relative < 0.02
 
 
+def test_certify_of_a_program_that_looks_at_bits():
+    program = ag.capture(lambda x, y: ops.where(ops.signbit(x), ops.copysign(y, x), y * x), W[0], W[1])
+    certificate = ag.certify(program, W[0], W[1], device="cpu")
+    assert certificate.worst.device_ulps < 2
+
+
 def line_of(text: str) -> int:
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line and "line_of" not in line)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from antegrad import tree
 from antegrad.autodiff.forward import jvp_program
 from antegrad.autodiff.reverse import refuse_while, reverse, vjp_program
 from antegrad.capture import Traced, argument_names, positional, trace
 from antegrad.errors import DTypeError, NameMissing, ShapeError
 from antegrad.ir.program import Program, Value
-from antegrad.ir.types import is_float
-from antegrad.ops.dispatch import apply, as_tensor, current_builder
+from antegrad.ir.types import TensorType, is_float, type_of
+from antegrad.ops.arrays import misfit
+from antegrad.ops.dispatch import apply, as_tensor, current_builder, here
+from antegrad.ops.promotion import number
 
 Argnums = int | str | Sequence[int | str]
 
@@ -31,6 +35,9 @@ def _run(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
 def argument_positions(function: Callable[..., Any], argnums: Argnums, count: int) -> list[int]:
     """Argument positions, from positions or parameter names."""
     names = argument_names(function, count)
+    for choice in argnums if isinstance(argnums, Sequence) and not isinstance(argnums, str) else [argnums]:
+        if isinstance(choice, bool) or not isinstance(choice, (int, str)):
+            raise NameMissing(f"argnums: a position or the name of a parameter is needed, found {choice!r}")
     chosen = [argnums] if isinstance(argnums, (int, str)) else list(argnums)
     positions = []
     for choice in chosen:
@@ -129,10 +136,17 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     count = len(program.outputs)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        given = tree.leaves(cotangent)
+        given, structure = tree.flatten(cotangent)
         if len(given) != count:
-            raise ShapeError(f"vjp of {program.name}: {count} cotangents are needed, found {len(given)}")
-        floats = [as_tensor(c) for c, v in zip(given, program.outputs, strict=True) if is_float(v.type.dtype)]
+            raise misfit(f"vjp of {program.name}: {count} cotangents are needed, found {len(given)}")
+        if structure != program.structure:
+            raise misfit(f"vjp of {program.name}: a cotangent like {program.structure} is needed, found {structure}")
+        triples = zip(given, program.outputs, program.output_names, strict=True)
+        floats = [
+            _matching(f"vjp of {program.name}: the cotangent of {name}", one, value.type)
+            for one, value, name in triples
+            if is_float(value.type.dtype)
+        ]
         results = _run(transformed, [*operands, *floats])[count:]
         by_input = dict(zip(inputs, results, strict=True))
         return tuple(
@@ -152,15 +166,28 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     program, operands = traced.program, traced.operands(primals)
     given, own = tree.leaves(list(tangents)), sum(len(inputs) for inputs in traced.argument_inputs)
     if len(given) != own:
-        raise ShapeError(f"jvp of {program.name}: {own} tangents are needed, found {len(given)}")
+        raise misfit(f"jvp of {program.name}: {own} tangents are needed, found {len(given)}")
     names, chosen = [], []
     for value, name, tangent in zip(program.inputs, program.input_names, given, strict=False):
         if is_float(value.type.dtype):
             names.append(name)
-            chosen.append(tangent)
+            chosen.append(_matching(f"jvp of {program.name}: the tangent of {name}", tangent, value.type))
     results = _run(jvp_program(program, names), [*operands, *chosen])
     count = len(program.outputs)
     return tree.unflatten(program.structure, results[:count]), tree.unflatten(program.structure, results[count:])
+
+
+def _matching(what: str, given: Any, expected: TensorType) -> Any:
+    """A tangent or cotangent, which has the type of its primal; a Python number becomes a scalar of that type."""
+    if isinstance(given, (int, float)) and not isinstance(given, (bool, np.generic)) and not expected.shape:
+        return number(given, expected.dtype)
+    tensor = as_tensor(given)
+    found = type_of(tensor)
+    if found != expected:
+        kind = ShapeError if found.shape != expected.shape else DTypeError
+        place = str(here())
+        raise kind(f"{what} must be {expected}, found {found}" + (f"\n  at {place}" if place else ""))
+    return tensor
 
 
 def _named(wrapper: Callable[..., Any], function: Callable[..., Any], prefix: str) -> Callable[..., Any]:

@@ -29,7 +29,10 @@ def jacobian(
 
     def differentiated(*args: Any, **keywords: Any) -> Any:
         target, args = positional(function, args, keywords)
-        (position,) = argument_positions(function, argnums, len(args))
+        positions = argument_positions(function, argnums, len(args))
+        if len(positions) != 1:
+            raise ShapeError(f"jacobian: one argument at a time, found argnums={argnums!r}: pass them as one pytree")
+        (position,) = positions
 
         def of_one(argument: Any) -> Any:
             return target(*args[:position], argument, *args[position + 1 :])

@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
         ops.convert(ops.broadcast_to(key, (*lead, *key.shape[-3:])), wide),
         ops.broadcast_to(value, (*lead, *value.shape[-3:])),
     ]
-    start, bias = _start(offset, causal), _mask(mask, shape, wide)
+    start, bias = _start(offset, causal, shape), _mask(mask, shape, wide)
     if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
         raise misfit(f"{NAME}: block_size is a number of queries of at least 1, or None, found {block_size!r}")
     if block_size is None or block_size >= length:
@@ -93,8 +93,11 @@ def _place() -> str:
     return f"\n  at {place}" if place else ""
 
 
-def _start(offset: Any, causal: bool) -> Any:
-    """The position of the first query as an i32 scalar; None where no position matters."""
+def _start(offset: Any, causal: bool, shape: tuple[int, ...]) -> Any:
+    """The position of the first query as an i32 scalar; None where no position matters.
+
+    It is moved to where every key is seen, or none: further away it makes no difference, and could overflow.
+    """
     if not causal:
         if not isinstance(offset, int) or offset:
             raise misfit(f"{NAME}: an offset says where a causal mask begins: use causal=True with it")
@@ -102,7 +105,7 @@ def _start(offset: Any, causal: bool) -> Any:
     start = as_tensor(offset)
     if start.shape != () or not is_integer(start.dtype) or promote([start.dtype, I32]) != I32:
         raise DTypeError(f"{NAME}: the offset is an integer that i32 holds, found {type_of(start)}{_place()}")
-    return ops.convert(start, "i32")
+    return ops.clip(ops.convert(start, "i32"), -shape[-2], shape[-1])
 
 
 def _mask(mask: Any, shape: tuple[int, ...], wide: np.dtype) -> Any:

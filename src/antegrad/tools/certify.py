@@ -14,7 +14,7 @@ from antegrad.ir.program import Program, Source
 from antegrad.ir.text import line, value_names
 from antegrad.ir.types import is_float
 from antegrad.runtime.device import resolve
-from antegrad.tools.expose import WIDENED, in_f64, run_exposed
+from antegrad.tools.expose import WIDENED, run_exposed, with_twins
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,17 @@ def certify(program: Program, *arguments: Any, device: str | None = None) -> Cer
     name = resolve(device).name
     arrays = tree.leaves(list(arguments))
     host, other = (run_exposed(program, arrays, where) for where in ("host", name))
-    wide_program = in_f64(program)
+    wide_program, twins = with_twins(program)
     wide_arrays = [np.asarray(a).astype(np.float64) if np.asarray(a).dtype in WIDENED else a for a in arrays]
     reference = run_exposed(wide_program, wide_arrays, "host")
     rows, names, sizes = [], value_names(program), {}
-    for equation, wide in zip(program.equations, wide_program.equations, strict=True):
-        for value, exact in zip(equation.outputs, wide.outputs, strict=True):
+    for equation in program.equations:
+        for value in equation.outputs:
             if is_float(value.type.dtype) and value.type.size:
-                terms = [reference[v] for v in wide.inputs] if equation.primitive.name == "reduce_sum" else []
-                sizes[value] = max(map(_largest, (reference[exact], *terms)))
+                summed = equation.inputs if equation.primitive.name == "reduce_sum" else ()
+                sizes[value] = max(_largest(reference[twins[v]]) for v in (value, *summed))
                 what = line(equation, names), _place(equation.source)
-                rows.append(_row(what, host[value], other[value], reference[exact], sizes[value]))
+                rows.append(_row(what, host[value], other[value], reference[twins[value]], sizes[value]))
     outputs = [value for value in program.outputs if is_float(value.type.dtype) and value.type.size]
     worst = max((_difference(host[v], other[v]) / sizes.get(v, _largest(host[v])) for v in outputs), default=0.0)
     return Certificate(program.name, name, tuple(rows), worst)

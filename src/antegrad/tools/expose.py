@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from antegrad.ir.builder import Builder
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.text import value_names
 from antegrad.ir.types import DTYPES
+from antegrad.ops.bits import bitcast
+from antegrad.ops.logic import convert
 
 F64 = DTYPES["f64"]
 WIDENED = (DTYPES["f32"], DTYPES["bf16"], DTYPES["f16"])
@@ -39,20 +42,35 @@ def run_exposed(program: Program, arrays: list[Any], device: str) -> dict[Value,
 
 
 def in_f64(program: Program) -> Program:
-    """`program` with f64 for every narrower float, equation for equation; sub-programs included."""
+    """`program` with f64 for every narrower float; sub-programs included."""
+    return with_twins(program)[0]
+
+
+def with_twins(program: Program) -> tuple[Program, dict[Value, Value]]:
+    """`in_f64`, and which of its values stands for which of `program`."""
     builder = Builder()
     env: dict[Value, Value] = {}
     for value, name in zip(program.inputs, program.input_names, strict=True):
         env[value] = builder.input(_wide_type(value), name)
     for equation in program.equations:
-        outputs = builder.add(
-            equation.primitive, [env[value] for value in equation.inputs], _wide_params(equation), equation.source
-        )
+        outputs = _widened(builder, equation, [env[value] for value in equation.inputs])
         for old, new in zip(equation.outputs, outputs, strict=True):
             new.name, new.declared = old.name, old.declared
             env[old] = new
     wide = builder.finish(program.name, [env[value] for value in program.outputs], program.output_names)
-    return replace(wide, captured=tuple(_wide(array) for array in program.captured), structure=program.structure)
+    captured = tuple(_wide(array) for array in program.captured)
+    return replace(wide, captured=captured, structure=program.structure), env
+
+
+def _widened(builder: Builder, equation: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    """The results of `equation` in f64. Bits belong to the narrow type, so what reads or makes them keeps it."""
+    if equation.primitive is not bitcast:
+        return builder.add(equation.primitive, operands, _wide_params(equation), equation.source)
+    before, after = equation.inputs[0].type.dtype, equation.output.type.dtype
+    if operands[0].type.dtype != before:
+        operands = builder.add(convert, operands, {"dtype": before}, equation.source)
+    outputs = builder.add(bitcast, operands, equation.params, equation.source)
+    return builder.add(convert, outputs, {"dtype": F64}, equation.source) if after in WIDENED else outputs
 
 
 def _wide_type(value: Value) -> Any:
