@@ -129,14 +129,23 @@ def test_costs_add_up() -> None:
     assert sum(report.by_layer.values(), Cost()) == report.total
 
 
+def test_what_is_live_at_the_peak_adds_up() -> None:
+    """By layer and part, inputs aside; also where the peak is inside of a sub-program."""
+    looped = ag.capture(lambda x: ag.scan(lambda c, _: (ops.exp(c) + ops.sin(c), c), x, length=5), ag.spec((6,)))
+    for program in (MLP, ag.reverse(ag.capture(lambda x: ops.sum(ops.tanh(x) * x), ag.spec((50,)))), looped):
+        report = program.cost()
+        assert sum(report.live_by_layer.values()) == report.peak_bytes
+        assert report.live_by_layer[("inputs", "")] == sum(type.nbytes for type in program.input_types)
+
+
 def test_printed() -> None:
     assert str(MLP.cost()) == PRINTED
 
 
 PRINTED = """\
 cost of mlp
-layer  part     FLOPs  bytes read  bytes written
-0      forward  1,280       1,984          2,048
-2      forward    512         640             64
-total           1,792       2,624          2,112
-peak live memory: 2,112 bytes"""
+layer   part     FLOPs  bytes read  bytes written  live at the peak
+0       forward  1,280       1,984          2,048             1,536
+2       forward    512         640             64                 0
+inputs               0           0              0               576
+total            1,792       2,624          2,112             2,112"""
