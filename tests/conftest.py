@@ -1,8 +1,10 @@
-"""Strict and repeatable tests. That every warning is an error stands in pyproject.toml."""
+"""Strict and repeatable tests, and a count of what was certified. Warnings are errors by pyproject.toml."""
 
 from __future__ import annotations
 
 import os
+import re
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -23,3 +25,26 @@ def _seed_numpy() -> None:
 def rng() -> np.random.Generator:
     """The generator for a test's own data, the same in every run."""
     return np.random.default_rng(0)
+
+
+CASE = re.compile(r"tests/ops/test_\w+\.py::test_(forward|derivatives|torch)\[(\w+)")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line on tests/ops: operators, cases by kind, and how many were skipped; pytest itself gives the reasons."""
+    counts = {"forward": 0, "derivatives": 0, "torch": 0}
+    operators, skipped = set(), 0
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.stats.get(outcome, []):
+            found = CASE.match(getattr(report, "nodeid", ""))
+            if found is None or (outcome != "skipped" and report.when != "call"):
+                continue
+            operators.add(found[2])
+            counts[found[1]] += 1
+            skipped += outcome == "skipped"
+    if operators:
+        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        total = sum(counts.values())
+        terminalreporter.write_line(
+            f"certified: {len(operators)} operators, {total} cases ({listed}), {skipped} of them skipped"
+        )
