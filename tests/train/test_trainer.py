@@ -284,7 +284,7 @@ def test_case_interrupt(tmp_path: Path, number: int) -> None:
 
 
 WRONG = {
-    "labels": (lambda: trainer().fit((X, Y + 1), 1), losses.LabelError, r"train: the target at \[\d+\] is 3.*0 to 2"),
+    "labels": (lambda: trainer().fit((X, Y + 1), 1), losses.LabelError, r"train: labels\[\d+\] is 3.*0 to 2"),
     "shape": (lambda: trainer().fit((X[:, :5], Y), 1), ag.ShapeError, r"Dense\(6 -> 16\).*found f32\[8,5\]"),
     "batch": (lambda: trainer(batch_size=64).fit((X, Y), 1), ag.ShapeError, "batch_size=64 is more than the 50"),
     "lengths": (lambda: trainer().fit((X, Y[:40]), 1), data.DataError, "50.*40"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -39,7 +40,7 @@ def linearize_call(
 LINEARIZE["call"] = linearize_call
 
 
-class _Custom:
+class _Custom(ABC):
     """A function that is captured as one `call` with a rule."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -54,8 +55,9 @@ class _Custom:
         rule = self.rule(structure, program.structure, len(leaves))
         return tree.unflatten(program.structure, call_p(*leaves, *outer, program=program, rule=rule))
 
+    @abstractmethod
     def rule(self, arguments: tree.Structure, results: tree.Structure, count: int) -> Rule:
-        raise NotImplementedError
+        """How a call of `count` operands is differentiated."""
 
 
 class custom_vjp(_Custom):  # noqa: N801  (used as a decorator)

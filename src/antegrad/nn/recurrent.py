@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from antegrad.ops.arrays import misfit
 from antegrad.ops.dispatch import as_tensor
 
 
-class Cell(Module):
+class Cell(Module, ABC):
     """One step of a recurrent layer: linear maps of the input and of the hidden state to all gates.
 
     Weights are uniform within ``1 / sqrt(features)``, biases 0.
@@ -49,9 +50,9 @@ class Cell(Module):
         """The state after the input `x` [..., inputs]."""
         return self.advance(self.input(x), state)
 
+    @abstractmethod
     def advance(self, projected: Any, state: Any) -> Any:
         """The state after an input that `self.input` has mapped to [..., gates * features]."""
-        raise NotImplementedError
 
 
 class GRUCell(Cell):

@@ -50,7 +50,7 @@ class Cumulative(Primitive):
         return x
 
     def identity(self, dtype: np.dtype) -> Any:
-        raise NotImplementedError
+        raise self.missing("identity", "lowered to StableHLO")
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         dtype, reverse = equation.output.type.dtype, equation.params["reverse"]

@@ -54,7 +54,7 @@ class Reduction(Primitive):
     """Whether the reduction adds or multiplies, so that its accumulator matters."""
 
     def identity(self, dtype: np.dtype) -> Any:
-        raise NotImplementedError
+        raise self.missing("identity", "lowered to StableHLO")
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str:
         (source,), target = equation.input_types, equation.output.type
@@ -256,7 +256,7 @@ class ArgExtremum(Primitive):
         return f"{result}#1"
 
     def lowest(self, dtype: np.dtype) -> Any:
-        raise NotImplementedError
+        raise self.missing("lowest", "lowered to StableHLO")
 
     def _region(self, key: TensorType) -> str:
         """Keep (value, position) a if a is NaN first, else beats b, else ties with b and comes first."""

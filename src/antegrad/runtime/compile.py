@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -96,7 +97,7 @@ class _Settings:
         return XlaExecutable(program, self.device, donate, self.options)
 
 
-class Compiled:
+class Compiled(ABC):
     """What `compile` returns: call it with arrays or pytrees of arrays.
 
     `program` is the Program that was compiled last, `device` where it runs. `compilations` has a line for each
@@ -116,8 +117,9 @@ class Compiled:
         """How many executables have been compiled so far."""
         return len(self.compilations)
 
+    @abstractmethod
     def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError
+        """The results for arrays or pytrees of arrays."""
 
     def hlo(self) -> str:
         """The optimized HLO text of the latest executable. Raises `DeviceError` on the host, or before a first call."""

@@ -102,8 +102,7 @@ class Engine:
     def gradient_inputs(self, epoch: int, step: int, state: State) -> list[Any]:
         """The inputs of `programs.gradient` in a step, made on the host: to find out what went wrong there."""
         rows = self.rows(epoch, step)
-        values = {**state["param"], **state["state"]}
-        model = [values[name] for name in tree.named_leaves(self.programs.objective.model)]
+        model = self.programs.objective.leaves(state["param"], state["state"])
         key = random.fold_in(streams(self.seed)[1], state["step"])
         weights = [] if rows.weights is None else [rows.weights]
         return [*model, *tree.leaves(self.feed.augmented(rows, self.seed, np.int32(epoch))), key, *weights]

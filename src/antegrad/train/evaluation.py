@@ -35,7 +35,7 @@ def evaluate_dataset(trainer: Trainer, dataset: Dataset, metrics: Metrics | None
     types = tuple(map(type_of, tree.leaves(arrays)))
     key = "evaluate", types, *objective.metrics.items()
     compiled = trainer.cached(key, lambda: _compiled_evaluation(trainer, objective, batch, arrays))
-    data = trainer.cached(("data", *map(id, arrays)), lambda: (arrays, put(arrays, trainer.device)))[1]
+    data = trainer.placed(arrays)
     sums = put([np.float32(0)] * (2 + len(objective.metrics)), trainer.device)
     model = trainer.device_model
     step = CHUNK if compiled.loops else 1

@@ -104,10 +104,10 @@ class Fit:
         self._each("on_epoch_end", self.epoch, record)
         self.epoch, self.step, self.sums = self.epoch + 1, 0, []
         self.trainer.epoch = self.epoch
-        self._save(best=any(callback.improved for callback in self.callbacks))
         self.progress.epoch(record)
         if self.log is not None:
-            self.log.log(record)
+            self.log.log(record)  # before the checkpoint: a resumed run can cut a record off, but not make it up
+        self._save(best=any(callback.improved for callback in self.callbacks))
         self._leave_if_asked()
 
     def _steps(self) -> None:
@@ -126,9 +126,10 @@ class Fit:
             values = {"loss": float(rows[0][-1]) / float(rows[1][-1] or 1)}
             self.progress.update(self.epoch, self.step, values)
             self._each("on_dispatch", self._steps_done(), values)
-            if self.step < steps and self.checkpoint_every and self._steps_done() % self.checkpoint_every == 0:
-                self._save()
             if self.step < steps:
+                due = self.checkpoint_every is not None and self._steps_done() % self.checkpoint_every == 0
+                if due or self.interrupts.requested:
+                    self._save()
                 self._leave_if_asked()
 
     def _until_checkpoint(self, left: int) -> int:
@@ -257,9 +258,8 @@ class Fit:
     # people and callbacks
 
     def _leave_if_asked(self) -> None:
-        """After Ctrl-C or SIGTERM: save, wait until that is durable, and leave."""
+        """After Ctrl-C or SIGTERM, when the state has just been saved: wait until that is durable, and leave."""
         if self.interrupts.requested:
-            self._save()
             if self.writer is not None:
                 self.writer.wait()
             self.interrupts.raise_if_requested()

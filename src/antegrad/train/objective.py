@@ -15,7 +15,7 @@ from antegrad.errors import ShapeError
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program
 from antegrad.ir.types import DTYPES, TensorType, is_float, spec, type_of
-from antegrad.losses import LabelError
+from antegrad.losses import LabelError, check_labels
 from antegrad.passes.simplify import simplify
 
 KEY = spec((2,), "u32")
@@ -51,6 +51,11 @@ class Objective:
         """The paths of what the layers change."""
         state = nn.state_paths(self.model)
         return tuple(path for path in tree.named_leaves(self.model) if path in state)
+
+    def leaves(self, parameters: Mapping[str, Any], state: Mapping[str, Any]) -> list[Any]:
+        """The arrays of both, by path, in the order of the model's leaves."""
+        values = {**parameters, **state}
+        return [values[path] for path in tree.named_leaves(self.model)]
 
     def training(self, x: Any, y: Any, *, weighted: bool, mean: bool) -> Program:
         """Model, batch, key and perhaps sample weights, to what is differentiated and what is reported.
@@ -153,16 +158,11 @@ def check_targets(prediction: TensorType, loss: Loss, targets: Any, split: str) 
     array = np.asarray(targets)
     if array.dtype.kind not in "iu" or prediction.ndim != array.ndim + 1:
         return
-    classes, ignored = prediction.shape[-1], getattr(loss, "keywords", {}).get("ignore_index")
-    wrong = (array < 0) | (array >= classes)
-    if ignored is not None:
-        wrong &= array != ignored
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise LabelError(
-            f"{split}: the target at {list(place)} is {array[place]}, and the model predicts classes 0 to "
-            f"{classes - 1}; {int(wrong.sum())} of {array.size} targets are none of them"
-        )
+    ignored = getattr(loss, "keywords", {}).get("ignore_index")
+    try:
+        check_labels(array, prediction.shape[-1], ignored)
+    except LabelError as error:
+        raise LabelError(f"{split}: {error}") from None
 
 
 def batch_type(array: Any, size: int) -> TensorType:

@@ -93,8 +93,7 @@ class StepPrograms:
     def _gradients(self, state: State, x: Any, y: Any, key: Any, weights: Any) -> tuple[State, list[Any], State]:
         """The gradient by parameter, the reported sums, and the arrays of the layers' state."""
         if self.accumulate == 1:
-            found = self._part(state["param"], state["state"], x, y, key, weights)
-            return found
+            return self._part(state["param"], state["state"], x, y, key, weights)
         parts = (x, y, *(() if weights is None else (weights,)))
         stacked = tree.map(lambda leaf: ops.reshape(leaf, (self.accumulate, -1, *leaf.shape[1:])), parts)
         zeros = {name: ops.zeros_like(value) for name, value in state["param"].items()}
@@ -126,8 +125,7 @@ class StepPrograms:
         self, parameters: State, layers: State, x: Any, y: Any, key: Any, weights: Any
     ) -> tuple[State, list[Any], State]:
         """`gradient` on one batch."""
-        values = {**parameters, **layers}
-        leaves = [values[name] for name in tree.named_leaves(self.objective.model)]
+        leaves = self.objective.leaves(parameters, layers)
         batch = [*tree.leaves((x, y)), key, *([] if weights is None else [weights])]
         _, *found = apply(self.gradient, [*leaves, *batch])
         names, states = self.objective.parameter_names, self.objective.state_names
@@ -147,9 +145,7 @@ class StepPrograms:
 
 def model_of(objective: Objective, state: State) -> Any:
     """The model with the parameters and the layers' state of `state`."""
-    values = {**state["param"], **state["state"]}
-    named = tree.named_leaves(objective.model)
-    return tree.unflatten(tree.structure(objective.model), [values[name] for name in named])
+    return tree.unflatten(tree.structure(objective.model), objective.leaves(state["param"], state["state"]))
 
 
 def has_convolutions(program: Program) -> bool:

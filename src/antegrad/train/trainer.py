@@ -19,7 +19,7 @@ from antegrad.ir.program import Program
 from antegrad.ir.types import spec
 from antegrad.passes.autocast import autocast
 from antegrad.runtime.device import resolve
-from antegrad.runtime.memory import free_bytes
+from antegrad.runtime.memory import free_bytes, put
 from antegrad.train.callbacks import Callback
 from antegrad.train.engine import Engine, StreamingEngine
 from antegrad.train.evaluation import evaluate_dataset, predict_batches
@@ -107,6 +107,7 @@ class Trainer:
         self.engine: Engine | None = None
         self._initial: State | None = None
         self._cache: dict[Any, Any] = {}
+        self._placed: tuple[tuple[Any, ...], Any] | None = None
 
     # what is trained
 
@@ -267,6 +268,13 @@ class Trainer:
         if key not in self._cache:
             self._cache[key] = made()
         return self._cache[key]
+
+    def placed(self, arrays: tuple[Any, ...]) -> Any:
+        """`arrays` on the device; the last ones stay there, so that a validation set is copied once."""
+        held = self._placed
+        if held is None or any(a is not b for a, b in zip(held[0], arrays, strict=True)):
+            self._placed = held = arrays, put(arrays, self.device)
+        return held[1]
 
     @property
     def device_model(self) -> Any:
