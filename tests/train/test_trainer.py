@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import subprocess
@@ -206,6 +207,8 @@ def test_case_resume_mid_epoch(tmp_path: Path, settings: dict[str, Any]) -> None
         )
         assert len(history) == 3
         assert last_file(directory) == expected
+        lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
 def test_case_resume_ema(tmp_path: Path) -> None:
