@@ -43,8 +43,32 @@ def test_bytes_of_an_mlp() -> None:
 
 
 def test_peak_of_an_mlp() -> None:
-    """While product and broadcast bias are added: all inputs (144 numbers) and three hidden values."""
-    assert MLP.cost().peak_bytes == 4 * (144 + 3 * 128)
+    """While product and bias are added: all inputs (144 numbers) and two hidden values; a broadcast takes no memory."""
+    assert MLP.cost().peak_bytes == 4 * (144 + 2 * 128)
+
+
+def test_a_view_is_alive_as_long_as_its_memory_is_read() -> None:
+    """And owns memory where it is a result."""
+
+    def viewed(x: Any) -> Any:
+        y = ops.reshape(ops.exp(x), (10, 10))
+        z = ops.sin(ops.cos(x))
+        return ops.sum(y * ops.reshape(z, (10, 10)))
+
+    # x, exp(x), then cos(x) and sin(cos(x)), or the last two and their product.
+    assert ag.capture(viewed, ag.spec((100,))).cost().peak_bytes == 400 * 4
+    assert ag.capture(lambda x: ops.reshape(x, (10, 10)), ag.spec((100,))).cost().peak_bytes == 800
+
+
+def test_activation_bytes_are_what_the_backward_pass_reads() -> None:
+    """tanh(h) of f32[8,16] is kept; not the square of the weights, which no data go into, nor a sum alone."""
+
+    def loss(x: Any, w: Any) -> Any:
+        return ops.sum(ops.tanh(x @ (w * w)))
+
+    program = ag.capture(loss, ag.spec((8, 4)), ag.spec((4, 16)))
+    assert program.cost().activation_bytes == 0
+    assert ag.reverse(program, ["w"]).cost().activation_bytes == 4 * 8 * 16
 
 
 def test_a_value_dies_after_its_last_use() -> None:
@@ -145,7 +169,7 @@ def test_printed() -> None:
 PRINTED = """\
 cost of mlp
 layer   part     FLOPs  bytes read  bytes written  live at the peak
-0       forward  1,280       1,984          2,048             1,536
+0       forward  1,280       1,984          2,048             1,024
 2       forward    512         640             64                 0
 inputs               0           0              0               576
-total            1,792       2,624          2,112             2,112"""
+total            1,792       2,624          2,112             1,600"""

@@ -12,9 +12,9 @@ from typing import Any
 
 from antegrad import flow, ops
 from antegrad.autodiff.forward import jvp_program
-from antegrad.autodiff.partition import determined, filled, partition
+from antegrad.autodiff.partition import ancestors, determined, filled, partition
 from antegrad.autodiff.reverse import LINEARIZE, Pullback, vjp_program
-from antegrad.ir.program import Equation, Program
+from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import is_float
 from antegrad.ops.control import cond_p, scan_p, while_p, while_transpose_p
 from antegrad.ops.dispatch import apply, bind, part
@@ -106,7 +106,8 @@ def linearize_scan(
     joint = simplify(vjp_program(body, [body.input_names[i] for i in wanted]))
     remade = determined(joint, joint.inputs[:constants])
     sizes = len(body.inputs), len(body.outputs), constants
-    forward, backward = partition(joint, *sizes, keep=lambda value: value not in remade)
+    kept = _worth_keeping(joint, len(body.outputs)).difference(remade)
+    forward, backward = partition(joint, *sizes, keep=kept.__contains__)
     results = bind(scan_p, *operands, **{**equation.params, "body": forward})
     own, residuals = results[: len(equation.outputs)], results[len(equation.outputs) :]
 
@@ -115,6 +116,18 @@ def linearize_scan(
         return [by_operand.get(i) for i in range(len(operands))]
 
     return own, pullback
+
+
+def _worth_keeping(joint: Program, results: int) -> set[Value]:
+    """What the forward pass computes anyway, and what is smaller than the operands that it is computed from.
+
+    The rest, such as a residual in a wider type, is computed by the backward pass when it is needed.
+    """
+    kept = ancestors(joint, joint.outputs[:results])
+    for equation in joint.equations:
+        largest = max((type.nbytes for type in equation.input_types), default=0)
+        kept.update(value for value in equation.outputs if value.type.nbytes < largest)
+    return kept
 
 
 def _backward_scan(

@@ -77,6 +77,15 @@ def dependents(program: Program, roots: Sequence[Value]) -> set[Value]:
     return found
 
 
+def ancestors(program: Program, results: Sequence[Value]) -> set[Value]:
+    """`results` and every value that one of them is computed from."""
+    found = set(results)
+    for equation in reversed(program.equations):
+        if found.intersection(equation.outputs):
+            found.update(equation.inputs)
+    return found
+
+
 def determined(program: Program, roots: Sequence[Value]) -> set[Value]:
     """`roots` and every value computed from nothing else."""
     found = set(roots)

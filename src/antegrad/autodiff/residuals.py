@@ -9,6 +9,7 @@ from typing import Any
 from antegrad.autodiff.partition import dependents, determined
 from antegrad.autodiff.reverse import refuse_while, vjp_program
 from antegrad.capture import trace
+from antegrad.ir.cost import memory_owners
 from antegrad.ir.program import Program, Source, Value
 from antegrad.ir.text import value_names
 from antegrad.ir.types import TensorType
@@ -75,7 +76,7 @@ def residuals(function: Callable[..., Any], *examples: Any) -> ResidualReport:
 
 
 def _kept(joint: Program, program: Program) -> list[Value]:
-    """The values that the backward part of a pullback reads and does not make; what is constant is kept by no one."""
+    """The values whose memory the backward part of a pullback reads, without what it makes and what is constant."""
     first = program.argument_count
     cotangents = joint.inputs[first : len(joint.inputs) - len(joint.captured)]
     backward = dependents(joint, cotangents)
@@ -85,6 +86,8 @@ def _kept(joint: Program, program: Program) -> list[Value]:
         if equation.source.part == "backward" or backward.intersection(equation.outputs):
             late.update(equation.outputs)
             kept.update(dict.fromkeys(value for value in equation.inputs if value not in late))
+    owners = memory_owners(joint)
+    kept = dict.fromkeys(owners.get(value, value) for value in kept)
     order = {value: place for place, value in enumerate(joint.inputs)}
     order |= {value: len(order) + place for place, eq in enumerate(joint.equations) for value in eq.outputs}
     return sorted(kept, key=order.__getitem__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from antegrad.ir.program import Equation, Program, Value, provide
@@ -40,7 +41,9 @@ class CostReport:
 
     `by_layer` is keyed by (layer path, part), as in ``("0", "backward")``. `peak_bytes` is the most memory that values
     are alive in at one time, inputs included, with every value freed after its last use; `live_by_layer` says how much
-    of it is made by each layer, under the same keys, and under ``("inputs", "")`` what is given.
+    of it is made by each layer, under the same keys, and under ``("inputs", "")`` what is given. `activation_bytes` is
+    what a gradient keeps of the forward pass for the backward pass, without what depends on the parameters alone (the
+    inputs that have a gradient). Views (`reshape` and broadcasts) take no memory.
     """
 
     program: str
@@ -48,6 +51,7 @@ class CostReport:
     by_layer: dict[tuple[str, str], Cost] = field(default_factory=dict)
     peak_bytes: int = 0
     live_by_layer: dict[Key, int] = field(default_factory=dict)
+    activation_bytes: int = 0
 
     def __str__(self) -> str:
         rows = [("layer", "part", "FLOPs", "bytes read", "bytes written", "live at the peak")]
@@ -82,13 +86,22 @@ def equation_cost(equation: Equation) -> Cost:
 
 def cost(program: Program) -> CostReport:
     """FLOPs, bytes and peak live memory of `program`."""
-    report = CostReport(program.name, peak_bytes=peak_live_bytes(program), live_by_layer=live_at_peak(program))
+    report = CostReport(
+        program.name,
+        peak_bytes=peak_live_bytes(program),
+        live_by_layer=live_at_peak(program),
+        activation_bytes=activation_bytes(program),
+    )
     for equation in program.equations:
         own = equation_cost(equation)
         key = (equation.source.layer, equation.source.part)
         report.total = report.total + own
         report.by_layer[key] = report.by_layer.get(key, Cost()) + own
     return report
+
+
+VIEWS = frozenset({"reshape", "broadcast_in_dim"})
+"""Primitives whose result is the memory of their operand read in another way, by NumPy and inside what XLA fuses."""
 
 
 def peak_live_bytes(program: Program) -> int:
@@ -99,36 +112,70 @@ def peak_live_bytes(program: Program) -> int:
 def live_at_peak(program: Program) -> dict[Key, int]:
     """The bytes alive when most are, by the layer and part that made them."""
     _, place = _peak(program)
-    last_use, kept = _last_uses(program), set(program.outputs)
-    live = {INPUTS: sum(value.type.nbytes for value in program.inputs)} if program.inputs else {}
+    last_use, owners = _last_uses(program), memory_owners(program)
+    live = {INPUTS: _size(program.inputs)} if program.inputs else {}
     for position, equation in enumerate(program.equations[: place + 1]):
-        alive = [v for v in equation.outputs if v in kept or position == place or last_use.get(v, -1) >= place]
+        own = [value for value in equation.outputs if value not in owners]
+        alive = [value for value in own if position == place or last_use.get(value, -1) >= place]
         inner = max((peak_live_bytes(sub) for sub in equation.programs), default=0) if position == place else 0
         key = equation.source.layer, equation.source.part
-        live[key] = live.get(key, 0) + sum(value.type.nbytes for value in alive) + inner
+        live[key] = live.get(key, 0) + _size(alive) + inner
     return live
 
 
+def activation_bytes(program: Program) -> int:
+    """What is alive where the backward pass begins and depends on an input that has no gradient; 0 without one."""
+    backward = (place for place, equation in enumerate(program.equations) if equation.source.part == "backward")
+    start = next(backward, None)
+    if start is None:
+        return 0
+    names = zip(program.inputs, program.input_names, strict=True)
+    dependent = {value for value, name in names if f"d_{name}" not in program.output_names}
+    owners = memory_owners(program)
+    read = {owners.get(v, v) for equation in program.equations[start:] for v in equation.inputs}
+    kept = 0
+    for equation in program.equations[:start]:
+        if dependent.intersection(equation.inputs):
+            dependent.update(equation.outputs)
+            kept += _size(read.intersection(equation.outputs))
+    return kept
+
+
+def memory_owners(program: Program) -> dict[Value, Value]:
+    """For each result of a view the value whose memory it is. A view that is a result of the program has its own."""
+    owners: dict[Value, Value] = {}
+    for equation in program.equations:
+        if equation.primitive.name in VIEWS and equation.outputs[0] not in program.outputs:
+            operand = equation.inputs[0]
+            owners[equation.outputs[0]] = owners.get(operand, operand)
+    return owners
+
+
 def _last_uses(program: Program) -> dict[Value, int]:
-    last: dict[Value, int] = {}
+    """The position of the last equation that reads the memory of a value; the end for inputs and outputs."""
+    owners, last = memory_owners(program), {}
     for position, equation in enumerate(program.equations):
-        last.update(dict.fromkeys(equation.inputs, position))
-    return last
+        last.update({owners.get(value, value): position for value in equation.inputs})
+    end = len(program.equations)
+    return last | dict.fromkeys((*program.inputs, *(owners.get(v, v) for v in program.outputs)), end)
+
+
+def _size(values: Iterable[Value]) -> int:
+    return sum(value.type.nbytes for value in values)
 
 
 def _peak(program: Program) -> tuple[int, int]:
     """The most bytes alive at one time, and the position of the equation at which they are (-1: before the first)."""
-    last_use = _last_uses(program)
-    kept = set(program.inputs) | set(program.outputs)
-    live = peak = sum(value.type.nbytes for value in program.inputs)
+    last_use, owners = _last_uses(program), memory_owners(program)
+    live = peak = _size(program.inputs)
     place = -1
     for position, equation in enumerate(program.equations):
         inner = max((peak_live_bytes(sub) for sub in equation.programs), default=0)
-        live += sum(value.type.nbytes for value in equation.outputs)
+        live += _size(value for value in equation.outputs if value not in owners)
         if live + inner > peak:
             peak, place = live + inner, position
-        dying = {v for v in (*equation.inputs, *equation.outputs) if v not in kept and last_use.get(v, -1) <= position}
-        live -= sum(value.type.nbytes for value in dying)
+        read = {owners.get(value, value) for value in (*equation.inputs, *equation.outputs)}
+        live -= _size(value for value in read if last_use.get(value, -1) <= position)
     return peak, place
 
 

@@ -93,6 +93,11 @@ class Emitter:
             return operand
         return self.op(f"stablehlo.convert {operand} : {signature([source], [target])}")
 
+    def reshape(self, operand: str, source: TensorType, shape: tuple[int, ...]) -> str:
+        if source.shape == shape:
+            return operand
+        return self.op(f"stablehlo.reshape {operand} : {signature([source], [source.with_shape(shape)])}")
+
     def splat(self, number: float, type: TensorType) -> str:
         """A tensor of `type` filled with one number."""
         scalar = self.constant(np.asarray(number, type.dtype))

@@ -10,6 +10,7 @@ from antegrad.ops.logic import *
 from antegrad.ops.bits import *
 from antegrad.ops.shape import *
 from antegrad.ops.reduce import *
+from antegrad.ops.fused import *
 from antegrad.ops.arrays import *
 from antegrad.ops.creation import *
 from antegrad.ops.padding import *

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from antegrad import ops
 from antegrad.ops.arrays import misfit, normalize_axis
+from antegrad.ops.fused import gelu_p
 from antegrad.ops.special import floating, rounded_once
 
 __all__ = [
@@ -37,7 +37,6 @@ def silu(x: Any) -> Any:
     return ops.multiply(x, ops.sigmoid(x))
 
 
-@rounded_once
 def gelu(x: Any, approximate: bool = False) -> Any:
     """``x * ndtr(x)``, with the normal distribution function; the default of torch.
 
@@ -49,10 +48,10 @@ def gelu(x: Any, approximate: bool = False) -> Any:
     Derivative: ``dy * (ndtr(x) + x * exp(-x**2 / 2) / sqrt(2 * pi))``, or that of the approximation.
     Source: Hendrycks and Gimpel (2016), arXiv:1606.08415.
     """
-    if not approximate:
+    x = floating("gelu", x)
+    if x.dtype.itemsize == 8 and not approximate:
         return ops.multiply(x, ops.ndtr(x))
-    cubic = ops.multiply(ops.multiply(ops.square(x), x), 0.044715)
-    return ops.multiply(x, ops.sigmoid(ops.multiply(ops.add(x, cubic), 2 * math.sqrt(2 / math.pi))))
+    return gelu_p(x, approximate)
 
 
 @rounded_once

@@ -42,9 +42,7 @@ class DotGeneral(Primitive):
     ``"highest"`` forbids it. The pass `passes.precision` sets it for a whole program.
     """
 
-    def __call__(
-        self, x: Any, y: Any, contract: Pair, batch: Pair = ((), ()), precision: str = "default"
-    ) -> Any:
+    def __call__(self, x: Any, y: Any, contract: Pair, batch: Pair = ((), ()), precision: str = "default") -> Any:
         return bind(self, x, y, contract=contract, batch=batch, precision=precision)
 
     def result(self, x: TensorType, y: TensorType, *, contract: Pair, batch: Pair, precision: str) -> TensorType:
@@ -67,11 +65,12 @@ class DotGeneral(Primitive):
         params, target = equation.params, equation.output.type
         x, y = zip(operands, equation.input_types, strict=True)
         wide = target.with_dtype(accumulation_dtype(target.dtype))
-        if _is_column(equation):
+        if (matrices := _as_matrices(*equation.input_types, params["contract"], params["batch"])) is not None:
+            product = _emit_matrices(emitter, x, y, matrices, params["precision"], wide)
+        elif _is_column(equation):
             (left, right), precision = params["contract"], params["precision"]
             row = _emit_dot(emitter, y, x, (right, left), ((), ()), precision, wide.with_shape(target.shape[::-1]))
-            types = signature([wide.with_shape(target.shape[::-1])], [wide])
-            product = emitter.op(f"stablehlo.reshape {row} : {types}")
+            product = emitter.reshape(row, wide.with_shape(target.shape[::-1]), target.shape)
         else:
             product = _emit_dot(emitter, x, y, params["contract"], params["batch"], params["precision"], wide)
         return emitter.convert(product, wide, target)
@@ -92,6 +91,48 @@ class DotGeneral(Primitive):
     def flops(self, equation: Equation) -> int:
         contracted = math.prod(equation.input_types[0].shape[axis] for axis in equation.params["contract"][0])
         return 2 * contracted * equation.output.type.size if is_float(equation.output.type.dtype) else 0
+
+
+def _as_matrices(x: TensorType, y: TensorType, contract: Pair, batch: Pair) -> tuple[Pair, Pair] | None:
+    """The shapes of both operands as matrices and the axis of each that is contracted; None where that is not simple.
+
+    A layer on [batch, length, features] has the gradient of its weight as a product over two axes. XLA:CPU copies the
+    operands of such a product into another order first, and not those of a product of matrices, with the same numbers.
+    """
+    if batch[0] or not contract[0] or x.ndim == y.ndim == 2:
+        return None
+    sides = _as_matrix(x, contract[0]), _as_matrix(y, contract[1])
+    if sides[0] is None or sides[1] is None:
+        return None
+    return (sides[0][0], sides[1][0]), ((sides[0][1],), (sides[1][1],))
+
+
+def _as_matrix(x: TensorType, contracted: Dims) -> tuple[Dims, int] | None:
+    """The shape of `x` with its contracted axes merged, and the others, and which of both is contracted."""
+    count = len(contracted)
+    size = math.prod(x.shape[axis] for axis in contracted)
+    others = math.prod(x.shape[axis] for axis in free(x, contracted, ()))
+    if contracted == tuple(range(count)):
+        return (size, others), 0
+    return ((others, size), 1) if contracted == tuple(range(x.ndim - count, x.ndim)) else None
+
+
+def _emit_matrices(
+    emitter: Emitter,
+    x: tuple[str, TensorType],
+    y: tuple[str, TensorType],
+    matrices: tuple[Pair, Pair],
+    precision: str,
+    result: TensorType,
+) -> str:
+    shapes, contract = matrices
+    flat = [
+        (emitter.reshape(*side, shape), side[1].with_shape(shape)) for side, shape in zip((x, y), shapes, strict=True)
+    ]
+    rows, columns = (shape[1 - axis] for shape, (axis,) in zip(shapes, contract, strict=True))
+    matrix = result.with_shape((rows, columns))
+    product = _emit_dot(emitter, *flat, contract, ((), ()), precision, matrix)
+    return emitter.reshape(product, matrix, result.shape)
 
 
 def _is_column(equation: Equation) -> bool:
@@ -140,6 +181,7 @@ def _dot_shape(x: Dims, y: Dims, contract: Pair, batch: Pair) -> Dims | None:
 
 def _misfit(x: TensorType, y: TensorType, contract: Pair, batch: Pair) -> str:
     """What does not fit: the first pair of axes that differ."""
+
     def sizes_of(pair: Pair) -> tuple[list[int], list[int]]:
         return [x.shape[axis] for axis in pair[0]], [y.shape[axis] for axis in pair[1]]
 

@@ -10,6 +10,7 @@ from antegrad.errors import DTypeError
 from antegrad.ir.types import BOOL, accumulation_dtype, is_float, type_of
 from antegrad.ops.arrays import Axes, listed, misfit, normalize_axes, normalize_axis, placed, reshape
 from antegrad.ops.dispatch import as_tensor
+from antegrad.ops.fused import log_softmax_p, softmax_p
 from antegrad.ops.promotion import unify
 from antegrad.ops.reduce import (
     argmax_p,
@@ -339,10 +340,7 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
     axes = normalize_axes(axis, x, "softmax")
     if x.size == 0:
         return x
-    wide = widened(x)
-    exponentials = ops.exp(ops.subtract(wide, _finite_top(wide, axes)))
-    total = sum(exponentials, axes, keepdims=True)
-    return ops.convert(ops.divide(exponentials, _not_zero(total)), x.dtype)
+    return softmax_p(x, axes)
 
 
 def log_softmax(x: Any, axis: Axes = -1) -> Any:
@@ -356,7 +354,4 @@ def log_softmax(x: Any, axis: Axes = -1) -> Any:
     axes = normalize_axes(axis, x, "log_softmax")
     if x.size == 0:
         return x
-    wide = widened(x)
-    shifted = ops.subtract(wide, _finite_top(wide, axes))
-    total = sum(ops.exp(shifted), axes, keepdims=True)
-    return ops.convert(ops.subtract(shifted, ops.log(_not_zero(total))), x.dtype)
+    return log_softmax_p(x, axes)

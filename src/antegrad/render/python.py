@@ -51,9 +51,17 @@ def python(program: Program, inline: bool = True) -> str:
 
 
 def _used_helpers(program: Program, body: str) -> list[Callable]:
+    """The helpers that `body` calls, each after those that it calls itself."""
     primitives = {equation.primitive: None for equation in program.all_equations()}
     helpers = dict.fromkeys(helper for primitive in primitives for helper in primitive.helpers)
-    return [helper for helper in helpers if re.search(rf"\b{helper_name(helper)}\(", body)]
+    called = [helper for helper in helpers if re.search(rf"\b{helper_name(helper)}\(", body)]
+    return list(dict.fromkeys(each for helper in called for each in (*_inner_helpers(helper), helper)))
+
+
+def _inner_helpers(helper: Callable) -> list[Callable]:
+    """The helpers of other primitives that a helper calls."""
+    names = helper.__code__.co_names
+    return [helper.__globals__[name] for name in names if name.endswith("_helper") and name in helper.__globals__]
 
 
 def helper_name(helper: Callable) -> str:
@@ -70,6 +78,8 @@ def printed_helper(helper: Callable) -> ast.FunctionDef:
             node.annotation = None
         elif isinstance(node, ast.FunctionDef):
             node.returns = None
+        elif isinstance(node, ast.Name):
+            node.id = node.id.removesuffix("_helper")
     definition.name = helper_name(helper)
     return definition
 

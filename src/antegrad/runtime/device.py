@@ -18,6 +18,7 @@ from typing import Any, overload
 import jax
 
 from antegrad.errors import DeviceError
+from antegrad.runtime.allocator import keep_freed_memory
 
 VARIABLE = "ANTEGRAD_DEVICE"
 """The environment variable that names the default device; it is read at first use."""
@@ -53,6 +54,7 @@ _NO_BACKEND = (RuntimeError, AssertionError)
 
 
 def _accelerated() -> list[DeviceInfo]:
+    keep_freed_memory()  # before JAX starts threads, which would get heaps of their own
     platforms = ["gpu", "tpu", "cpu"]
     try:
         default = jax.default_backend()
