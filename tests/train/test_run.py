@@ -27,6 +27,11 @@ def start(directory: Path, **options: Any) -> Run:
     return Run(directory, CONFIG, **{"identity": IDENTITY, "tensorboard": False} | options)
 
 
+def made(directory: Path, **options: Any) -> None:
+    with start(directory, **options):
+        pass
+
+
 def table(directory: Path) -> list[dict[str, str]]:
     with open(directory / "metrics.csv", newline="") as stream:
         return list(csv.DictReader(stream))
@@ -81,7 +86,7 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "summary.json", "step-00000001.safetensors"])
 def test_a_directory_with_a_run_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(CheckpointError, match=rf"{tmp_path} already holds a run \({name}\).*resume=True"):
+    with pytest.raises(CheckpointError, match=rf"{tmp_path} already holds a run \({name}\).*resume=\"latest\""):
         start(tmp_path)
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_text() == "mine"
@@ -89,12 +94,12 @@ def test_a_directory_with_a_run_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_other_files_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    start(tmp_path).close()
+    made(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_run_is_resumed(tmp_path: Path) -> None:
-    start(tmp_path).close()
+    made(tmp_path)
     with Run(tmp_path, {"epochs": 9}, resume=True, identity=IDENTITY, tensorboard=False) as run:
         assert run.resumed
     assert json.loads((tmp_path / "config.json").read_text())["config"] == {"epochs": 9}
@@ -103,7 +108,7 @@ def test_a_run_is_resumed(tmp_path: Path) -> None:
 
 
 def test_another_run_is_not_resumed(tmp_path: Path) -> None:
-    start(tmp_path).close()
+    made(tmp_path)
     before = (tmp_path / "config.json").read_text()
     other = {
         "seed": 2,
@@ -129,7 +134,7 @@ def test_another_run_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_differences_is_cut(tmp_path: Path) -> None:
-    start(tmp_path, identity={f"p{i}": "x" * 200 for i in range(60)}).close()
+    made(tmp_path, identity={f"p{i}": "x" * 200 for i in range(60)})
     with pytest.raises(CheckpointError, match=r'p0: saved "x{76}\.\.\., now missing') as info:
         start(tmp_path, resume=True, identity={})
     assert "and 10 more" in str(info.value)
@@ -137,12 +142,36 @@ def test_a_long_list_of_differences_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"config": {}}', '{"identity": 3}'])
 def test_settings_that_cannot_be_read(text: str | None, tmp_path: Path) -> None:
-    start(tmp_path).close()
+    made(tmp_path)
     (tmp_path / "config.json").unlink()
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=rf"{tmp_path}/config.json: it (is missing|cannot be read)"):
         start(tmp_path, resume=True)
+
+
+def test_nothing_is_changed_before_the_block(tmp_path: Path) -> None:
+    """What a caller finds wrong after the run was checked costs nothing, and a kill there leaves no half of a run."""
+    start(tmp_path / "new")
+    assert not os.listdir(tmp_path / "new")
+    made(tmp_path / "old")
+    before = (tmp_path / "old" / "config.json").read_text()
+    Run(tmp_path / "old", {"epochs": 9}, resume=True, identity=IDENTITY, tensorboard=False)
+    assert (tmp_path / "old" / "config.json").read_text() == before
+
+
+def test_the_settings_are_there_before_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it starts, a run can be resumed: the file by which it is known comes first."""
+    written: list[str] = []
+    real = os.replace
+
+    def replaced(source: Any, target: Any) -> None:
+        written.append(Path(target).name)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    made(tmp_path)
+    assert written == ["config.json", "metrics.jsonl", "metrics.csv"]
 
 
 def test_a_resume_cuts_off_what_comes_again(tmp_path: Path) -> None:
@@ -175,7 +204,7 @@ def test_a_kill_in_a_record(cut: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["{", "3", '{"loss": 1}', '{"step": true}', '{"step": 1.5}', "\0\0"])
 def test_a_line_that_is_no_record(line: str, tmp_path: Path) -> None:
-    start(tmp_path).close()
+    made(tmp_path)
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(CheckpointError, match=r"metrics.jsonl, line 2 is .*expected a JSON object with a whole number"):
         start(tmp_path, resume=True)

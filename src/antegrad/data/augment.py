@@ -12,7 +12,8 @@ from typing import Any
 
 from antegrad import ops, random
 from antegrad.errors import SettingError, ShapeError
-from antegrad.ir.types import is_integer, type_of
+from antegrad.ir.types import is_float, is_integer, type_of
+from antegrad.optim import settings
 
 __all__ = ["Augment", "CutMix", "Cutout", "HorizontalFlip", "MixUp", "Normalize", "RandomCrop"]
 
@@ -22,14 +23,19 @@ class Augment:
     """Changes one after the other: ``Augment([RandomCrop(4), HorizontalFlip()])``.
 
     Each is called as ``change(key, places, x, y)`` with a key of its own, the places of the samples in the data
-    (i32[batch]), inputs f32[batch,height,width,channels] and targets, and gives new inputs and targets.
+    (i32[batch]), inputs f32[batch,height,width,channels] and targets, and gives new inputs and targets. Those of this
+    module raise `ShapeError` for what is no batch of images.
     """
 
     changes: Sequence[Any]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.changes, Sequence) or not all(map(callable, self.changes)):
+            raise SettingError(
+                f"Augment takes a list of changes, such as [RandomCrop(4), HorizontalFlip()], found {self.changes!r}"
+            )
+
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        if x.ndim != 4:
-            raise ShapeError(f"Augment is for images [batch,height,width,channels], found {type_of(x)}")
         for number, change in enumerate(self.changes):
             x, y = change(random.fold_in(key, number), places, x, y)
         return x, y
@@ -54,11 +60,10 @@ class RandomCrop:
     padding: int
 
     def __post_init__(self) -> None:
-        if self.padding < 1:
-            raise SettingError(f"RandomCrop: padding must be at least 1 pixel, found {self.padding!r}")
+        settings.whole("RandomCrop", "padding", self.padding, 1)
 
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        batch, height, width, _ = x.shape
+        batch, height, width, _ = _image_shape("RandomCrop", x)
         around = (self.padding, self.padding)
         padded = ops.pad(x, ((0, 0), around, around, (0, 0)))
         down, right = (_whole(u, 2 * self.padding + 1) for u in draws(key, places, 2))
@@ -75,9 +80,10 @@ class HorizontalFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability("HorizontalFlip", self.probability)
+        settings.number("HorizontalFlip", "probability", self.probability, "[0, 1]")
 
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        _image_shape("HorizontalFlip", x)
         turned = draws(key, places, 1)[0] < self.probability
         return ops.where(ops.expand_dims(turned, (1, 2, 3)), ops.flip(x, 2), x), y
 
@@ -92,11 +98,10 @@ class Cutout:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise SettingError(f"Cutout: size must be at least 1 pixel, found {self.size!r}")
+        settings.whole("Cutout", "size", self.size, 1)
 
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        inside = _box(draws(key, places, 2), x.shape, ops.full(places.shape, float(self.size)))
+        inside = _box(draws(key, places, 2), _image_shape("Cutout", x), ops.full(places.shape, float(self.size)))
         return ops.where(ops.expand_dims(inside, 3), 0.0, x), y
 
 
@@ -122,7 +127,11 @@ class MixUp:
 
     classes: int
 
+    def __post_init__(self) -> None:
+        settings.whole("MixUp", "classes", self.classes, 1)
+
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        _image_shape("MixUp", x)
         share = draws(key, places, 1)[0]
         of_image = ops.expand_dims(share, (1, 2, 3))
         return x * of_image + ops.flip(x, 0) * (1 - of_image), _mixed_targets(y, share, self.classes)
@@ -138,10 +147,14 @@ class CutMix:
 
     classes: int
 
+    def __post_init__(self) -> None:
+        settings.whole("CutMix", "classes", self.classes, 1)
+
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        shape = _image_shape("CutMix", x)
         share, *centre = draws(key, places, 3)
         side = ops.sqrt(1 - share)
-        inside = _box(centre, x.shape, ops.floor(side * x.shape[1]), ops.floor(side * x.shape[2]))
+        inside = _box(centre, shape, ops.floor(side * shape[1]), ops.floor(side * shape[2]))
         kept = 1 - ops.mean(ops.convert(inside, "f32"), (1, 2))
         mixed = ops.where(ops.expand_dims(inside, 3), ops.flip(x, 0), x)
         return mixed, _mixed_targets(y, kept, self.classes)
@@ -164,15 +177,30 @@ class Normalize:
     mean: Sequence[float]
     std: Sequence[float]
 
+    def __post_init__(self) -> None:
+        for name, interval in (("mean", "(-inf, inf)"), ("std", "(0, inf)")):
+            for value in getattr(self, name):
+                settings.number("Normalize", name, value, interval)
+        if len(self.mean) != len(self.std):
+            raise SettingError(f"Normalize: mean has {len(self.mean)} channels and std {len(self.std)}")
+
     def __call__(self, key: Any, places: Any, x: Any, y: Any) -> tuple[Any, Any]:
         return self.normalized(x), y
 
     def normalized(self, x: Any) -> Any:
         """`x` normalized: a layer for `nn.Sequential`."""
+        if not x.ndim or x.shape[-1] != len(self.mean) or not is_float(x.dtype):
+            raise ShapeError(
+                f"Normalize with {len(self.mean)} channels is for floats with as many along the last axis, "
+                f"found {type_of(x)}"
+            )
         mean, std = (ops.stack([ops.full((), value, x.dtype) for value in side]) for side in (self.mean, self.std))
         return (x - mean) / std
 
 
-def _check_probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise SettingError(f"{name}: probability must be in [0, 1], found {value!r}")
+def _image_shape(change: str, x: Any) -> tuple[int, int, int, int]:
+    shape = getattr(x, "shape", None)
+    if shape is None or len(shape) != 4:
+        found = f"{len(x)} inputs" if shape is None else type_of(x)
+        raise ShapeError(f"{change} is for images [batch,height,width,channels], found {found}")
+    return shape

@@ -63,7 +63,8 @@ class BatchNorm(Module):
     def _follow(self, count: Any, mean: Any, var: Any) -> None:
         """Move the running statistics towards those of a batch; where it has too few values they stay."""
         before, several = context.current(self), count > 1
-        unbiased = ops.multiply(var, ops.divide(count, _chosen(several, count - 1, 1)))
+        # By Python's division, so that the quotient of two numbers is not rounded to f32 where `var` is f64.
+        unbiased = ops.multiply(var, count / _chosen(several, count - 1, 1))
         mean = _chosen(count > 0, self._moved(before.mean, mean), before.mean)
         var = _chosen(several, self._moved(before.var, unbiased), before.var)
         context.update("mean", ops.convert(mean, before.mean.dtype))

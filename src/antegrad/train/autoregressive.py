@@ -12,17 +12,17 @@ from antegrad import losses, optim, random, tree
 from antegrad.data import Dataset
 from antegrad.errors import DTypeError, SettingError, ShapeError
 from antegrad.ir.types import is_integer, spec, type_of
-from antegrad.runtime.compile import compile as compile_program
+from antegrad.ops.dispatch import as_array
+from antegrad.optim.settings import whole
 from antegrad.runtime.memory import fetch
 from antegrad.train.callbacks import Callback
-from antegrad.train.engine import Engine, StreamingEngine
+from antegrad.train.checks import named
 from antegrad.train.evaluation import evaluate_dataset
-from antegrad.train.feeds import WindowFeed
+from antegrad.train.feeds import Feed, WindowFeed
 from antegrad.train.fitting import Fit
 from antegrad.train.generation import Sampler, generation_program
 from antegrad.train.history import History
 from antegrad.train.metrics import accuracy
-from antegrad.train.programs import StepPrograms
 from antegrad.train.trainer import Trainer
 
 
@@ -57,13 +57,9 @@ class AutoregressiveTrainer(Trainer):
         refused = sorted({"augment", "shuffle", "stream"}.intersection(settings))
         if refused:
             raise SettingError(f"AutoregressiveTrainer takes no {', '.join(refused)}: windows are drawn at random")
-        super().__init__(
-            model, loss, optimizer, batch_size=batch_size, metrics=metrics, stream=not device_batches, **settings
-        )
-        if context < 1:
-            raise SettingError(f"AutoregressiveTrainer: context must be at least 1, found {context}")
-        self.context = context
-        self.eval_every = 1
+        settings_of_both = {"batch_size": batch_size, "metrics": metrics, "stream": not device_batches}
+        super().__init__(model, loss, optimizer, **settings_of_both, **settings)
+        self.context = whole("AutoregressiveTrainer", "context", context, 1)
 
     def fit(  # pyright: ignore[reportIncompatibleMethodOverride]  (steps instead of epochs)
         self,
@@ -85,16 +81,19 @@ class AutoregressiveTrainer(Trainer):
         Every `eval_every` steps (by default a tenth of them) and at the end there is a record, with the loss on the
         first `val_windows` windows of the text `validation` (all of them if None). Others as for `Trainer.fit`.
         """
-        if steps < 1:
-            raise SettingError(f"fit: steps must be at least 1, found {steps}")
-        self.eval_every = eval_every or max(1, steps // 10)
+        every = eval_every if eval_every is not None else max(1, whole("fit", "steps", steps, 1) // 10)
+        if val_windows is not None and validation is None:
+            raise SettingError(f"fit: val_windows={val_windows!r} needs validation=..., the text that they are of")
         text = self._text(tokens, "tokens")
         windows = None if validation is None else self._windows(validation, val_windows)
-        rounds = -(-steps // self.eval_every)
         return Fit(
-            self, text, windows, rounds, limit=steps, run=run, resume=resume, callbacks=callbacks,
+            self, text, windows, steps, every=every, run=run, resume=resume, callbacks=callbacks,
             checkpoint_every=checkpoint_every, keep=keep, verbose=verbose,
         ).run()  # fmt: skip
+
+    def train_epoch(self, train: Any) -> dict[str, Any]:
+        """Refused: there is no epoch."""
+        raise SettingError("AutoregressiveTrainer has no epochs: call fit(tokens, steps)")
 
     def val_loss(self, tokens: Any, windows: int | None = None) -> float:
         """The mean loss over the windows of `tokens` that stand one after the other, or the first `windows` of them."""
@@ -122,43 +121,46 @@ class AutoregressiveTrainer(Trainer):
         if not hasattr(self.objective.model, "step") or not hasattr(self.objective.model, "init_cache"):
             kind = type(self.objective.model).__name__
             raise SettingError(f"generate: {kind} has no step and init_cache, which the key-value cache needs")
-        given = np.asarray(prompt, np.int32).reshape(1, -1)
+        flat = np.asarray(prompt).reshape(-1)
+        if not flat.size or whole("generate", "tokens", tokens, 0) < 1:
+            raise ShapeError(f"generate needs a prompt and at least one new token, found {flat.size} and {tokens}")
+        given = self._in_vocabulary(flat, "prompt").astype(np.int32)[None]
         sampler = Sampler(temperature, top_k, top_p)
         key = "generate", given.shape, tokens, sampler
 
         def compiled() -> Any:
             program = generation_program(self.objective.model, self.context, given.shape[1], tokens, sampler)
-            return compile_program(self.transformed(program), device=self.device)
+            return self.compiled(program)
 
-        run = self.cached(key, compiled)
-        return fetch(run(*tree.leaves(self.device_model), given, np.asarray(random.key(seed))))[0]
+        run, drawn = self.cached(key, compiled), np.asarray(random.key(whole("generate", "seed", seed, 0)))
+        return fetch(run(*tree.leaves(self.device_model), given, drawn))[0]
 
-    def ready(self, dataset: Any) -> Engine:
-        """The engine for the text, compiled when it is another one than before."""
-        if self.engine is None or self.engine.data is not dataset or self.engine.feed.steps != self.eval_every:
-            state = self.engine.state if self.engine is not None else self._initial
-            feed = WindowFeed(len(dataset), self.context, self.batch_size, self.eval_every)
-            batch = spec((self.batch_size, self.context), "i32")
-            part = spec((self.batch_size // self.accumulate, self.context), "i32")
-            programs = StepPrograms(
-                self.objective, self.optimizer, batch, batch, accumulate=self.accumulate, transform=self.transformed,
-                loops=self.loops(self.objective.prediction(part)),
-            )  # fmt: skip
-            kind = StreamingEngine if self.stream else Engine
-            self.engine = kind(programs, feed, dataset, self.device, self.seed, self.options)
-            if state is not None:
-                self.engine.load(state)
-        return self.engine
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "context": self.context}
+
+    def _arrays(self, dataset: Any) -> Any:
+        return dataset
+
+    def _feed(self, dataset: Any) -> Feed:
+        return WindowFeed(len(dataset), self.context, self.batch_size)
+
+    def _batch_types(self, arrays: Any) -> tuple[Any, Any]:
+        tokens = spec((self.batch_size, self.context), "i32")
+        return tokens, tokens
 
     def _text(self, tokens: Any, name: str) -> np.ndarray:
-        """`tokens` as one array of integers, u16 or i32, all of them in the vocabulary."""
-        array = np.asarray(tokens)
-        if array.ndim != 1 or not is_integer(array.dtype):
-            raise DTypeError(f"{name}: integers along one axis are needed, found {type_of(array)}")
+        """`tokens` as one array of integers, u16 where it fits, else i32, long enough for a window."""
+        array = self._in_vocabulary(tokens, name)
         if len(array) <= self.context:
             raise ShapeError(f"{name}: a window needs {self.context + 1} tokens, found {len(array)}")
-        batch = spec((1, self.context), "i32")
-        vocabulary = self.objective.prediction(batch).output_types[0].shape[-1]
+        return array
+
+    def _in_vocabulary(self, tokens: Any, name: str) -> np.ndarray:
+        with named(f"{name}, which must be tokens"):
+            array = as_array(tokens)
+        if array.ndim != 1 or not is_integer(array.dtype):
+            raise DTypeError(f"{name}: integers along one axis are needed, found {type_of(array)}")
+        vocabulary = self.cached("vocabulary", self._vocabulary)
         wrong = (array < 0) | (array >= vocabulary)
         if wrong.any():
             place = int(np.argmax(wrong))
@@ -166,7 +168,11 @@ class AutoregressiveTrainer(Trainer):
                 f"{name}[{place}] is {array[place]}, and the model has a vocabulary of {vocabulary}; "
                 f"{int(wrong.sum())} of {len(array)} tokens are not in it"
             )
-        return array if array.dtype in (np.uint16, np.int32) else array.astype(np.int32)
+        return array.astype(np.uint16 if vocabulary <= 2**16 else np.int32, copy=False)
+
+    def _vocabulary(self) -> int:
+        """How many tokens the model knows."""
+        return self.objective.prediction(spec((1, self.context), "i32")).output_types[0].shape[-1]
 
     def _windows(self, tokens: Any, count: int | None) -> Dataset:
         """The windows of a text that stand one after the other, as a data set."""

@@ -14,12 +14,18 @@ from antegrad.runtime.compile import compile as compile_program
 from antegrad.runtime.device import DeviceInfo
 from antegrad.runtime.memory import fetch, put
 from antegrad.train.feeds import Feed, Rows, streams
-from antegrad.train.loop import streaming_program, training_program
+from antegrad.train.loop import streaming_program, training_program, types
 from antegrad.train.programs import State, StepPrograms
 
 
 class Engine:
-    """Runs steps on data that lie on the device. The state lies there too: `state` fetches it, `load` replaces it."""
+    """Runs steps on data that lie on the device. The state lies there too: `state` fetches it, `load` replaces it.
+
+    Made, it has captured its program, and raises what is wrong with the shapes; `start` compiles it.
+    """
+
+    streamed = False
+    """Whether the data stay on the host."""
 
     def __init__(
         self,
@@ -34,13 +40,43 @@ class Engine:
         self.seed = np.asarray(random.key(seed))
         state = programs.init()
         self.structure, self._count = tree.structure(state), len(tree.leaves(state))
+        self._options = options
         self.program = self._captured()
-        donated = self.program.input_names[: self._donated]
+
+    def start(self, state: State | None = None) -> None:
+        """Compile, copy the data to the device, and begin from `state`, or anew."""
         self.compiled: Compiled = compile_program(
-            self.program, device=device, donate=donated, compiler_options=options
+            self.program,
+            device=self.device,
+            donate=self.program.input_names[: self._donated],
+            compiler_options=self._options,
         )
         self._place()
-        self.load(state)
+        self.load(self.programs.init() if state is None else state)
+
+    def serves(self, feed: Feed, data: Any) -> bool:
+        """Whether its executable is the one for such data."""
+        return feed == self.feed and types(data) == types(self.data)
+
+    def replace(self, data: Any) -> None:
+        """Go on with other data of the same types."""
+        self._fresh = True
+        if any(a is not b for a, b in zip(tree.leaves(data), tree.leaves(self.data), strict=True)):
+            self.data = data
+            self._place()
+
+    def described(self, before: Engine | None) -> str:
+        """What the executable is for, or how that differs from what `before` was for."""
+        now, old = self._inputs(), {} if before is None else before._inputs()
+        if before is None:
+            return f"training is compiled for {', '.join(now.values())}"
+        changed = [f"{old.get(name, 'nothing')} and is {text}" for name, text in now.items() if text != old.get(name)]
+        return f"training is compiled again: it was for {'; '.join(changed) or 'another step'}"
+
+    def _inputs(self) -> dict[str, str]:
+        named = tree.named_leaves(types(self.data))
+        shapes = {name: f"data {name} {type}".replace("  ", " ") for name, type in named.items()}
+        return {**shapes, "place": "streamed data" if self.streamed else "data on the device"}
 
     @property
     def _donated(self) -> int:
@@ -51,6 +87,7 @@ class Engine:
         return training_program(self.programs, self.feed, self.data)
 
     def _place(self) -> None:
+        self._on_device: list[Any] = []  # room for the new ones
         self._on_device = tree.leaves(put(self.data, self.device))
 
     def load(self, state: State) -> None:
@@ -71,10 +108,20 @@ class Engine:
         return fetch(self.device_state)
 
     @property
+    def done(self) -> int:
+        """How many steps the state has behind it."""
+        return int(np.asarray(self.device_state["step"]))
+
+    @property
     def failed(self) -> int | None:
         """The number of the step whose loss was NaN or infinite, if there was one."""
         number = int(np.asarray(self.device_state["failed"]))
         return None if number < 0 else number
+
+    def forgive(self) -> None:
+        """Go on after a step that failed."""
+        if self.failed is not None:
+            self.load({**self.state, "failed": np.int32(-1)})
 
     def dispatch(self, epoch: int, first: int, count: int) -> list[np.ndarray]:
         """`count` steps of `epoch` from its step `first` on; what they report, f32[count] each."""
@@ -118,6 +165,8 @@ class StreamingEngine(Engine):
     XLA returns from a dispatch before it has run, so the next chunk is gathered and copied meanwhile.
     """
 
+    streamed = True
+
     @property
     def _donated(self) -> int:
         return self._count
@@ -128,7 +177,8 @@ class StreamingEngine(Engine):
         return streaming_program(self.programs, self.feed, self.rows(0, 0), self._capacity)
 
     def _place(self) -> None:
-        self._ahead: tuple[tuple[int, int, int], Any] | None = None
+        self._ahead: tuple[int, int, list[Any], int] | None = None
+        self._before: Any = None
 
     def _host_carried(self, epoch: int) -> Any:
         if self._order is None or self._order[0] != epoch:
@@ -146,21 +196,21 @@ class StreamingEngine(Engine):
         chunk = self._chunk(epoch, start, count)
         results = tree.leaves(self.compiled(*self._leaves, *chunk, self.seed, np.int32(epoch), np.int32(count)))
         self._leaves = results[self.programs.reported :]
+        fetch(self._before)  # or the copies would run ahead of the computation, and fill the device
+        self._before = results[0]
         following = start + count
-        if following < self.feed.steps:
-            ahead = epoch, following, min(self._capacity, self.feed.steps - following)
-            self._ahead = ahead, self._copied(*ahead)
+        # The next dispatch will probably be as long as this one.
+        ready = sum(self.feed.has(step) for step in range(following, following + count))
+        self._ahead = (epoch, following, self._copied(epoch, following, ready), ready) if ready else None
         return results[: self.programs.reported], count
 
-    def _chunk(self, epoch: int, start: int, count: int) -> Any:
-        if self._ahead is not None and self._ahead[0] == (epoch, start, count):
-            return self._ahead[1]
+    def _chunk(self, epoch: int, start: int, count: int) -> list[Any]:
+        if self._ahead is not None and self._ahead[:2] == (epoch, start) and self._ahead[3] >= count:
+            return self._ahead[2]
         return self._copied(epoch, start, count)
 
-    def _copied(self, epoch: int, start: int, count: int) -> Any:
+    def _copied(self, epoch: int, start: int, count: int) -> list[Any]:
         """`count` batches on the device, filled up to the capacity with the last of them."""
-        batches = [self.rows(epoch, start + min(i, count - 1)).parts for i in range(self._capacity)]
-        stacked = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*batches, strict=True)]
-        return put(stacked, self.device)
-
-
+        batches = [[np.asarray(part) for part in self.rows(epoch, start + i).parts] for i in range(count)]
+        batches += [batches[-1]] * (self._capacity - count)
+        return put([np.stack(parts) for parts in zip(*batches, strict=True)], self.device)

@@ -45,12 +45,9 @@ def _stacked(type: TensorType, steps: int) -> TensorType:
 
 def _named(epoch: Program, step: Program) -> Program:
 
-
     return replace(
         epoch,
         input_names=(*step.input_names, *epoch.input_names[len(step.input_names) :]),
         output_names=("losses", *step.output_names[1:]),
         structure=None,
     )
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,8 +25,12 @@ class Rows:
 
     @property
     def parts(self) -> list[Any]:
-        """What there is, in order."""
-        return [part for part in (self.x, self.y, self.weights, self.places) if part is not None]
+        """The arrays that there are, in order."""
+        return tree.leaves((self.x, self.y, self.weights, self.places))
+
+    def with_parts(self, parts: Sequence[Any]) -> Rows:
+        """The same with other arrays."""
+        return Rows(*tree.unflatten(tree.structure((self.x, self.y, self.weights, self.places)), parts))
 
 
 class Feed(Protocol):
@@ -34,12 +38,20 @@ class Feed(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """The most steps in one dispatch; where there are epochs, the steps of one."""
         ...
 
     @property
-    def samples(self) -> int:
-        """Samples (or tokens) of an epoch, for the speed that is shown."""
+    def samples_a_step(self) -> float:
+        """Samples (or tokens) of a step, for the speed that is shown."""
+        ...
+
+    def place(self, epoch: int, step: int, done: int) -> tuple[int, int]:
+        """Epoch and step as `rows` takes them, of `step` in `epoch` before which `done` steps were done in all."""
+        ...
+
+    def has(self, step: int) -> bool:
+        """Whether there is such a step in an epoch."""
         ...
 
     @property
@@ -80,7 +92,7 @@ def current(feed: Feed, carried: Any, seed: Any, epoch: Any, fresh: Any) -> Any:
 class EpochFeed:
     """Every sample once an epoch, in an order that depends on (seed, epoch) alone; the last batch may be short.
 
-    What fills it up repeats the first sample of the data with weight 0.
+    What fills it up repeats the first samples of the epoch with weight 0.
     """
 
     count: int
@@ -93,8 +105,14 @@ class EpochFeed:
         return -(-self.count // self.batch)
 
     @property
-    def samples(self) -> int:
-        return self.count
+    def samples_a_step(self) -> float:
+        return self.count / self.steps
+
+    def place(self, epoch: int, step: int, done: int) -> tuple[int, int]:
+        return epoch, step
+
+    def has(self, step: int) -> bool:
+        return step < self.steps
 
     @property
     def weighted(self) -> bool:
@@ -107,7 +125,7 @@ class EpochFeed:
     def started(self, seed: Any, epoch: Any) -> Any:
         key = streams(seed)[0]
         order = random.epoch_permutation(key, epoch, self.count) if self.shuffle else ops.arange(self.count)
-        return ops.pad(order, (0, self.steps * self.batch - self.count))
+        return ops.concatenate([order, order[: self.steps * self.batch - self.count]])
 
     def rows(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any) -> Rows:
         places = ops.dynamic_slice(carried, (step * self.batch,), (self.batch,))
@@ -131,19 +149,25 @@ def sample_weights(step: Any, batch: int, count: int) -> Any:
 class WindowFeed:
     """Windows of a text: row r of step s begins at a place that is drawn from (seed, s, r) alone.
 
-    The data are one array of tokens. Inputs are `context` tokens, targets the same one place further on. An epoch is
-    nothing but a number of steps, after which there is an evaluation.
+    The data are one array of tokens. Inputs are `context` tokens, targets the same one place further on. Steps are
+    counted from the beginning, so it makes no difference when there are evaluations.
     """
 
     tokens: int
     context: int
     batch: int
-    steps: int
+    steps: int = 1024
     weighted: bool = False
 
     @property
-    def samples(self) -> int:
-        return self.steps * self.batch * self.context
+    def samples_a_step(self) -> float:
+        return self.batch * self.context
+
+    def place(self, epoch: int, step: int, done: int) -> tuple[int, int]:
+        return 0, done
+
+    def has(self, step: int) -> bool:
+        return True
 
     @property
     def carried(self) -> TensorType:
@@ -153,7 +177,7 @@ class WindowFeed:
         return ops.zeros((1,), "i32")
 
     def rows(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any) -> Rows:
-        key = random.fold_in(streams(seed)[0], epoch * self.steps + step)
+        key = random.fold_in(streams(seed)[0], step)
         starts = random.randint(key, (self.batch,), 0, self.tokens - self.context)
         windows = windows_at(data, starts, self.context)
         return Rows(windows[:, :-1], windows[:, 1:])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,10 +14,12 @@ import numpy as np
 
 from antegrad import checkpoint, tree
 from antegrad.data import Dataset
-from antegrad.errors import CheckpointError, SettingError
+from antegrad.errors import CheckpointError
+from antegrad.ir.program import Program
 from antegrad.ir.types import type_of
 from antegrad.train.callbacks import Callback
-from antegrad.train.evaluation import evaluate_dataset
+from antegrad.train.checks import check_fit, check_monitors
+from antegrad.train.evaluation import EvaluationStopped, evaluate_dataset
 from antegrad.train.history import History
 from antegrad.train.interrupt import Interrupts
 from antegrad.train.programs import State
@@ -26,6 +30,8 @@ from antegrad.train.writer import CheckpointWriter, checkpoint_name, latest
 if TYPE_CHECKING:
     from antegrad.train.trainer import Trainer
 
+logger = logging.getLogger("antegrad")
+
 POSITION = "trainer"
 """The user entry of a checkpoint that says where in the training it was written."""
 
@@ -34,6 +40,9 @@ class Fit:
     """The loop. Where it stands (`epoch`, `step`, the sums of the epoch so far, the history) goes into checkpoints.
 
     Nothing that depends on the clock does, so that a resumed run writes the same bytes.
+
+    An epoch is a walk through the data, until `epochs` of them are done. With `every` it is what ends at the next
+    multiple of so many steps, until `epochs` steps are done.
     """
 
     def __init__(
@@ -43,7 +52,7 @@ class Fit:
         validation: Dataset | None,
         epochs: int,
         *,
-        limit: int | None = None,
+        every: int | None = None,
         run: str | Path | None = None,
         resume: Literal["latest"] | None = None,
         callbacks: Sequence[Callback] = (),
@@ -51,17 +60,12 @@ class Fit:
         keep: int = 3,
         verbose: bool = True,
     ) -> None:
-        if resume not in (None, "latest"):
-            raise SettingError(f'fit: resume must be None or "latest", found {resume!r}')
-        if resume is not None and run is None:
-            raise SettingError('fit: resume="latest" needs run=..., the directory of the run')
-        if checkpoint_every is not None and checkpoint_every < 1:
-            raise SettingError(f"fit: checkpoint_every must be at least 1 step, found {checkpoint_every}")
+        check_fit(epochs, every, run, resume, callbacks, checkpoint_every, keep)
         self.trainer, self.dataset, self.validation, self.epochs = trainer, dataset, validation, epochs
         self.directory = None if run is None else Path(run)
         self.resume, self.callbacks, self.verbose = resume == "latest", list(callbacks), verbose
-        self.checkpoint_every, self.keep, self.limit = checkpoint_every, keep, limit
-        self.epoch, self.step = trainer.epoch, 0
+        self.checkpoint_every, self.keep, self.every = checkpoint_every, keep, every
+        self.epoch, self.step, self.done = trainer.epoch, 0, 0
         self.sums: list[float] = []
         self.history = History()
         self.log: Run | None = None
@@ -69,20 +73,28 @@ class Fit:
         self._seconds_a_step: float | None = None
 
     def run(self) -> History:
+        """All that can be wrong is found first, then the directory is written to, and then there is work."""
         self.trainer.fitting, self.trainer.stop_reason = self, None
+        check_monitors(self.callbacks, self._names())
+        self.engine = self.trainer.captured(self.dataset)
+        log = None if self.directory is None else self._checked_run(self.directory)
+        saved = self._saved() if self.resume else None
         with contextlib.ExitStack() as stack:
-            if self.directory is not None:
-                self.log = stack.enter_context(self._opened_run(self.directory))
-            saved = self._saved() if self.resume else None
-            self.engine = self.trainer.ready(self.dataset)
-            if saved is not None:
-                self._restore(saved)
+            if log is not None:
+                self.log = stack.enter_context(log)
+            self.trainer.start(self.engine, self.dataset)
+            self._begin(saved)
             if self.directory is not None:
                 self.writer = stack.enter_context(CheckpointWriter(self.directory, keep=self.keep))
+                if saved is not None:
+                    self.writer.resume(self.done, saved[1]["best"])
             self.interrupts = stack.enter_context(Interrupts())
             self.progress = stack.enter_context(self._shown())
+            if self._over():
+                what = "epochs" if self.every is None else "steps"
+                logger.warning("fit: all of the %s %s are done already, and nothing is left to do", self.epochs, what)
             self._each("on_fit_start")
-            while self.epoch < self.epochs and self.trainer.stop_reason is None:
+            while not self._over() and self.trainer.stop_reason is None:
                 self._epoch()
             self._each("on_fit_end", self.history)
         if self.log is not None:
@@ -90,44 +102,55 @@ class Fit:
             self.log.summary({"epochs": self.epoch, "stopped": self.trainer.stop_reason, **last})
         return self.history
 
+    def _over(self) -> bool:
+        if self.every is None:
+            return self.epoch >= self.epochs
+        return self.done >= self.epochs and not self.step
+
+    def _left(self) -> int:
+        """Steps to the end of the epoch; 0 where only its record was still to be made."""
+        if self.every is None:
+            return self.engine.feed.steps - self.step
+        if self.step and self.done % self.every == 0:
+            return 0
+        return min(self.every - self.done % self.every, max(0, self.epochs - self.done))
+
     def _shown(self) -> Progress:
-        feed = self.engine.feed
-        return Progress(self.epochs, feed.steps, self.verbose, batch_size=feed.samples // feed.steps)
+        feed, epochs, steps = self.engine.feed, self.epochs, self.engine.feed.steps
+        if self.every is not None:
+            epochs, steps = self.epoch + -(-self.epochs // self.every) - self.done // self.every, self.every
+        return Progress(epochs, steps, self.verbose, batch_size=round(feed.samples_a_step))
 
     def _epoch(self) -> None:
         """One epoch, or the rest of it: steps, validation, record, checkpoint."""
         self._each("on_epoch_start", self.epoch)
-        started = self.trainer.clock()
-        self._steps()
-        record = self._record(self.trainer.clock() - started)
+        started, before = self.trainer.clock(), self.done
+        self._steps(self.step + self._left())
+        record = self._record(self.trainer.clock() - started, self.done - before)
         self.history.append(record)
         self._each("on_epoch_end", self.epoch, record)
         self.epoch, self.step, self.sums = self.epoch + 1, 0, []
-        self.trainer.epoch = self.epoch
+        self._keep_place()
         self.progress.epoch(record)
         if self.log is not None:
             self.log.log(record)  # before the checkpoint: a resumed run can cut a record off, but not make it up
         self._save(best=any(callback.improved for callback in self.callbacks))
         self._leave_if_asked()
 
-    def _steps(self) -> None:
-        steps = self.engine.feed.steps
-        if self.limit is not None:
-            steps = min(steps, self.limit - self.epoch * steps)
+    def _steps(self, steps: int) -> None:
+        """The steps of the epoch up to `steps` of it."""
         while self.step < steps:
             count = self.trainer.steps_at_once(self._seconds_a_step, self._until_checkpoint(steps - self.step))
             started = self.trainer.clock()
-            rows = self.engine.dispatch(self.epoch, self.step, count)
+            rows = self.engine.dispatch(*self.engine.feed.place(self.epoch, self.step, self.done), count)
             taken = (self.trainer.clock() - started) / count
             self._seconds_a_step = taken if self._seconds_a_step is None else min(taken, 2 * self._seconds_a_step)
-            self._check_finite(rows)
-            self._add(rows)
-            self.step += count
+            self._take(rows)
             values = {"loss": float(rows[0][-1]) / float(rows[1][-1] or 1)}
             self.progress.update(self.epoch, self.step, values)
-            self._each("on_dispatch", self._steps_done(), values)
+            self._each("on_dispatch", self.done, values)
             if self.step < steps:
-                due = self.checkpoint_every is not None and self._steps_done() % self.checkpoint_every == 0
+                due = self.checkpoint_every is not None and self.done % self.checkpoint_every == 0
                 if due or self.interrupts.requested:
                     self._save()
                 self._leave_if_asked()
@@ -136,10 +159,20 @@ class Fit:
         """Steps to the next checkpoint or the end of the epoch."""
         if self.checkpoint_every is None:
             return left
-        return min(left, self.checkpoint_every - self._steps_done() % self.checkpoint_every)
+        return min(left, self.checkpoint_every - self.done % self.checkpoint_every)
 
-    def _steps_done(self) -> int:
-        return self.epoch * self.engine.feed.steps + self.step
+    def _take(self, rows: Sequence[np.ndarray]) -> None:
+        """Count the steps that were done; a `NonFiniteError` where one failed."""
+        failed = self.engine.failed
+        good = len(rows[0]) if failed is None else failed - self.done
+        self._add([row[:good] for row in rows])
+        self.step, self.done = self.step + good, self.done + good
+        self._keep_place()
+        if failed is not None:
+            raise self.trainer.non_finite(self.epoch, self.step, self.history.steps.tolist())
+
+    def _keep_place(self) -> None:
+        self.trainer.epoch, self.trainer.begun = self.epoch, (self.step, self.sums)
 
     def _add(self, rows: Sequence[np.ndarray]) -> None:
         """Add what the steps reported, one after the other, so that the number of dispatches makes no difference."""
@@ -149,22 +182,31 @@ class Fit:
         self.sums = sums
         self.history.add_steps([float(t) / float(c or 1) for t, c in zip(rows[0], rows[1], strict=True)])
 
-    def _check_finite(self, rows: Sequence[np.ndarray]) -> None:
-        failed = self.engine.failed
-        if failed is not None:
-            step = failed - self.epoch * self.engine.feed.steps
-            before = [float(t / c) for t, c in zip(rows[0][: step - self.step], rows[1], strict=False)]
-            raise self.trainer.non_finite(self.epoch, step, [*self.history.steps, *before])
+    def _names(self) -> list[str]:
+        """What the record of an epoch will have, if no callback adds to it."""
+        metrics = list(self.trainer.objective.metrics)
+        validated = [] if self.validation is None else [f"val_{name}" for name in ("loss", *metrics)]
+        return ["epoch", "step", "loss", *metrics, *validated, "learning_rate", "seconds", "samples_per_second"]
 
-    def _record(self, seconds: float) -> dict[str, Any]:
+    def _record(self, seconds: float, steps: int) -> dict[str, Any]:
+        """The record of an epoch, of which `steps` steps took `seconds` here (others before a resume)."""
         total, count, *metrics = self.sums
-        record: dict[str, Any] = {"epoch": self.epoch + 1, "step": self._steps_done(), "loss": total / (count or 1.0)}
+        record: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.done, "loss": total / (count or 1.0)}
         record |= {n: m / (count or 1.0) for n, m in zip(self.trainer.objective.metrics, metrics, strict=True)}
         if self.validation is not None:
-            found = evaluate_dataset(self.trainer, self.validation)
-            record |= {f"val_{name}": value for name, value in found.items()}
+            record |= {f"val_{name}": value for name, value in self._validated(self.validation).items()}
         record["learning_rate"] = self.trainer.learning_rate()
-        return record | {"seconds": seconds, "samples_per_second": self.engine.feed.samples / max(seconds, 1e-9)}
+        speed = steps * self.engine.feed.samples_a_step / max(seconds, 1e-9)
+        return record | {"seconds": seconds, "samples_per_second": speed}
+
+    def _validated(self, validation: Dataset) -> dict[str, float]:
+        """Loss and metrics; after Ctrl-C or SIGTERM they are left for the run that goes on."""
+        try:
+            return evaluate_dataset(self.trainer, validation, stop=lambda: self.interrupts.requested is not None)
+        except EvaluationStopped:
+            self._save()
+            self._leave_if_asked()
+            raise
 
     # checkpoints
 
@@ -172,16 +214,17 @@ class Fit:
         if self.writer is None:
             return
         state = self.engine.state
+        assert int(state["step"]) == self.done
         tensors, metadata = checkpoint.pack(
             {**state["param"], **state["state"]},
             {name: np.asarray(leaf) for name, leaf in tree.named_leaves(state["opt"]).items()},
-            step=int(state["step"]),
+            step=self.done,
             optimizer_kind=self.trainer.optimizer.kind,
             seed=self.trainer.seed,
-            user={POSITION: json.dumps(self._position())},
+            user={POSITION: json.dumps({**self._position(), "best": best})},
         )
-        path = self.writer.save(int(state["step"]), tensors, metadata, best=best)
-        self._each("on_checkpoint", int(state["step"]), path)
+        path = self.writer.save(self.done, tensors, metadata, best=best)
+        self._each("on_checkpoint", self.done, path)
 
     def _position(self) -> dict[str, Any]:
         clocked = {"seconds", "samples_per_second"}
@@ -194,26 +237,26 @@ class Fit:
             "callbacks": [callback.state() for callback in self.callbacks],
         }
 
-    def _opened_run(self, directory: Path) -> Run:
+    def _checked_run(self, directory: Path) -> Run:
         trainer = self.trainer
-        model = {name: str(type_of(leaf)) for name, leaf in tree.named_leaves(trainer.objective.model).items()}
-        identity = {
-            "model": model,
-            "optimizer": trainer.optimizer.kind,
-            "batch_size": trainer.batch_size,
-            "seed": trainer.seed,
-            "precision": trainer.precision,
-            "samples": len(self.dataset),
-        }
-        config = {"epochs": self.epochs, "device": trainer.device.name, "accumulate": trainer.accumulate}
-        return Run(directory, config, identity=identity, resume=self.resume)
+        config = {"device": trainer.device.name, "accumulate": trainer.accumulate}
+        config |= {"epochs": self.epochs} if self.every is None else {"steps": self.epochs, "eval_every": self.every}
+        config["step_program"] = _digest(self.engine.programs.step)
+        identity = {**trainer.identity(), "samples": len(self.dataset)}
+        run = Run(directory, config, identity=identity, resume=self.resume)
+        if run.earlier.get("step_program", config["step_program"]) != config["step_program"]:
+            logger.warning(
+                "%s was begun with another training step: a setting of the optimizer, the loss, the model, or the "
+                "version of antegrad is another one. It goes on with the new one", directory,
+            )  # fmt: skip
+        return run
 
-    def _saved(self) -> checkpoint.Checkpoint | None:
+    def _saved(self) -> tuple[State, dict[str, Any]] | None:
+        """The state in the latest checkpoint and where training stood, if there is one; refused if it does not fit."""
         path = None if self.directory is None else latest(self.directory)
-        return None if path is None else checkpoint.load(path)
-
-    def _restore(self, saved: checkpoint.Checkpoint) -> None:
-        """Put training back to where `saved` was written."""
+        if path is None:
+            return None
+        saved = checkpoint.load(path)
         info = checkpoint.training_info(saved)
         if POSITION not in info.user:
             raise CheckpointError(f"{saved.path} was not written by a Trainer: it does not say where training stood")
@@ -223,14 +266,26 @@ class Fit:
                 f"{saved.path} was written with {len(position['callbacks'])} callbacks, now there are "
                 f"{len(self.callbacks)}: pass the same ones, in the same order"
             )
-        self.engine.load(self._state_in(saved))
-        self.epoch, self.step, self.sums = position["epoch"], position["step"], position["sums"]
-        self.trainer.epoch = self.epoch
-        self.history = History(position["history"])
-        for callback, kept in zip(self.callbacks, position["callbacks"], strict=True):
-            callback.restore(kept)
-        if self.log is not None:
-            self.log.rewind(self._steps_done())
+        return self._state_in(saved), position
+
+    def _begin(self, saved: tuple[State, dict[str, Any]] | None) -> None:
+        """Go on from where `saved` was written, or from where the trainer stands."""
+        if saved is None:
+            self.engine.forgive()
+            step, sums = self.trainer.begun
+            if self.every is not None or step <= self.engine.feed.steps:
+                self.step, self.sums = step, sums
+        else:
+            state, position = saved
+            self.engine.load(state)
+            self.epoch, self.step, self.sums = position["epoch"], position["step"], position["sums"]
+            self.history = History(position["history"])
+            for callback, kept in zip(self.callbacks, position["callbacks"], strict=True):
+                callback.restore(kept)
+        self.done = self.engine.done
+        self._keep_place()
+        if self.log is not None and self.log.resumed:
+            self.log.rewind(self.done)
 
     def _state_in(self, saved: checkpoint.Checkpoint) -> State:
         """The state in a checkpoint; a `CheckpointError` with all that does not fit."""
@@ -267,3 +322,8 @@ class Fit:
     def _each(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, hook)(self.trainer, *arguments)
+
+
+def _digest(program: Program) -> str:
+    """The same for two programs that compute the same in the same way."""
+    return hashlib.sha256(program.stablehlo().encode()).hexdigest()[:16]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from antegrad import flow, ops, random
 from antegrad.capture import capture
-from antegrad.errors import SettingError, ShapeError
+from antegrad.errors import ShapeError
 from antegrad.ir.program import Program
 from antegrad.ir.types import spec
+from antegrad.optim import settings
 from antegrad.passes.simplify import simplify
 from antegrad.train.objective import KEY
 
@@ -18,9 +21,9 @@ from antegrad.train.objective import KEY
 class Sampler:
     """How the next token is chosen from logits.
 
-    `temperature` divides the logits; 0 takes the most likely token. `top_k` keeps the k most likely tokens, `top_p`
-    the fewest whose probabilities sum to p or more; ties with the last of them stay. Source of top_p: Holtzman et al.,
-    "The curious case of neural text degeneration" (2020).
+    `temperature` divides the logits; 0, or what f32 holds for 0, takes the most likely token. `top_k` keeps the k most
+    likely tokens, `top_p` the fewest whose probabilities sum to p or more; ties with the last of them stay. Source of
+    top_p: Holtzman et al., "The curious case of neural text degeneration" (2020).
     """
 
     temperature: float = 1.0
@@ -28,18 +31,19 @@ class Sampler:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise SettingError(f"generate: temperature must be 0 or more and finite, found {self.temperature!r}")
-        if self.top_k is not None and self.top_k < 1:
-            raise SettingError(f"generate: top_k must be at least 1, found {self.top_k!r}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise SettingError(f"generate: top_p must be above 0 and at most 1, found {self.top_p!r}")
+        settings.number("generate", "temperature", self.temperature, "[0, inf)")
+        if self.top_k is not None:
+            settings.whole("generate", "top_k", self.top_k, 1)
+        if self.top_p is not None:
+            settings.number("generate", "top_p", self.top_p, "(0, 1]")
 
     def __call__(self, key: Any, logits: Any) -> Any:
         """A token (i32[batch]) for each row of `logits` f32[batch,vocabulary]."""
         logits = ops.convert(logits, "f32")
-        if self.temperature == 0:
+        if self.temperature < np.finfo(np.float32).tiny:
             return ops.argmax(logits, -1)
+        # The largest is 0, so that a small temperature makes no infinity of it.
+        logits = logits - ops.max(logits, -1, keepdims=True)
         return random.categorical(key, self.kept(logits / self.temperature), axis=-1)
 
     def kept(self, logits: Any) -> Any:
@@ -47,7 +51,7 @@ class Sampler:
         if self.top_k is not None:
             least = ops.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
             logits = ops.where(logits < least, -float("inf"), logits)
-        if self.top_p is not None:
+        if self.top_p is not None and self.top_p < 1:
             ordered = ops.sort(logits, -1, descending=True)
             probabilities = ops.softmax(ordered)
             before = ops.cumsum(probabilities, -1) - probabilities
@@ -57,24 +61,24 @@ class Sampler:
 
 
 def generation_program(model: Any, context: int, prompt: int, tokens: int, sampler: Sampler) -> Program:
-    """Model, prompt (i32[batch,prompt] with batch 1) and key to `tokens` new tokens, i32[batch,tokens].
+    """Model, prompt (i32[1,prompt]) and key to `tokens` new tokens, i32[1,tokens].
 
-    The cache holds `context` tokens. When it is full it is made again from the last half of them, so what a token
-    depends on is at least ``context / 2`` tokens long, and the cost of a token does not grow.
+    The cache holds `context` tokens, at first the last ones of the prompt. When it is full it is made again from the
+    last half of them, so what a token depends on is at least ``context / 2`` tokens long (or all there are), and the
+    cost of a token does not grow.
     """
     if prompt < 1 or tokens < 1:
         raise ShapeError(f"generate needs a prompt and at least one new token, found {prompt} and {tokens}")
-    kept = max(1, context // 2)
-    start = min(prompt, context - 1) if prompt < context else kept
+    kept, start = max(1, context // 2), min(prompt, context)
 
     def generate(model: Any, text: Any, key: Any) -> Any:
         window = text[:, prompt - start :]
-        first = min(tokens, context - start)
+        first = min(tokens, context - start + 1)  # the last token of a segment needs no place in the cache
         made = _segment(model, context, window, random.fold_in(key, 0), first, sampler)
         parts, done, number = [made], first, 1
         while done < tokens:
             everything = ops.concatenate([window, *parts], 1)
-            count = min(tokens - done, context - kept)
+            count = min(tokens - done, context - kept + 1)
             rounds = (tokens - done) // count
             last = everything[:, everything.shape[1] - kept :]
             parts.append(_segments(model, context, last, random.fold_in(key, number), count, rounds, sampler))

@@ -54,8 +54,8 @@ def streaming_program(programs: StepPrograms, feed: Feed, rows: Rows, capacity: 
 
     def train(state: State, parts: Any, seed: Any, epoch: Any, count: Any) -> Any:
         def one(state: State, done: Any) -> tuple[Any, State]:
-            own = [_row(part, done) for part in parts]
-            return stepped(programs, feed, state, _as_rows(own, rows), seed, epoch)
+            own = rows.with_parts([_row(part, done) for part in parts])
+            return stepped(programs, feed, state, own, seed, epoch)
 
         return repeated(one, programs, state, count, capacity)
 
@@ -68,15 +68,7 @@ def _row(part: Any, number: Any) -> Any:
     return ops.reshape(ops.dynamic_slice(part, starts, (1, *part.shape[1:])), part.shape[1:])
 
 
-def _as_rows(parts: list[Any], like: Rows) -> Rows:
-    given = iter(parts)
-    fields = (like.x, like.y, like.weights, like.places)
-    return Rows(*(None if field is None else next(given) for field in fields))
-
-
-def stepped(
-    programs: StepPrograms, feed: Feed, state: State, rows: Rows, seed: Any, epoch: Any
-) -> tuple[Any, State]:
+def stepped(programs: StepPrograms, feed: Feed, state: State, rows: Rows, seed: Any, epoch: Any) -> tuple[Any, State]:
     """One step on a batch; its key depends on the seed and the number of steps done."""
     x, y = feed.augmented(rows, seed, epoch)
     weights = [] if rows.weights is None else [rows.weights]
@@ -110,22 +102,22 @@ def repeated(
     return buffers, after
 
 
-def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool) -> Program:
+def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool, weighted: bool) -> Program:
     """Up to `count` batches of the data in order, from batch `first` on, added to the sums that go in.
 
-    Inputs: the model's arrays, the sums so far (f32 each: losses, weights, metrics), the data, first, count.
+    Inputs: the model's arrays, the sums so far (f32 each: losses, weights, metrics), the data, how many of their rows
+    are samples, first, count. It is `weighted` where the last batch may be short.
     """
-    samples = tree.leaves(types(data))[0].shape[0]
     x, y = (tree.map(lambda leaf: leaf.with_shape((batch, *leaf.shape[1:])), part) for part in types(data))
-    program = objective.evaluation(x, y)
+    program = objective.evaluation(x, y, weighted=weighted)
     zeros = [spec(())] * len(program.outputs)
 
-    def evaluate(model: Any, sums: Any, data: Any, first: Any, count: Any) -> Any:
+    def evaluate(model: Any, sums: Any, data: Any, samples: Any, first: Any, count: Any) -> Any:
         def one(sums: Any, step: Any) -> Any:
             places = ops.clip(step * batch + ops.arange(batch), 0, samples - 1)
             own = tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)
-            weights = sample_weights(step, batch, samples)
-            found = apply(program, [*tree.leaves(model), *tree.leaves(own), weights])
+            weights = [sample_weights(step, batch, samples)] if weighted else []
+            found = apply(program, [*tree.leaves(model), *tree.leaves(own), *weights])
             return [total + ops.convert(each, "f32") for total, each in zip(sums, found, strict=True)]
 
         if not loops:
@@ -137,7 +129,7 @@ def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool)
         )[1]
 
     name = f"{objective.name}_evaluation"
-    return simplify(capture(evaluate, objective.model, zeros, types(data), SCALAR, SCALAR, name=name))
+    return simplify(capture(evaluate, objective.model, zeros, types(data), *[SCALAR] * 3, name=name))
 
 
 def types(data: Any) -> Any:

@@ -11,11 +11,10 @@ import numpy as np
 
 from antegrad import nn, ops, tree
 from antegrad.capture import capture
-from antegrad.errors import ShapeError
+from antegrad.errors import DTypeError, ShapeError
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program
-from antegrad.ir.types import DTYPES, TensorType, is_float, spec, type_of
-from antegrad.losses import LabelError, check_labels
+from antegrad.ir.types import DTYPES, is_float, spec, type_of
 from antegrad.passes.simplify import simplify
 
 KEY = spec((2,), "u32")
@@ -79,13 +78,14 @@ class Objective:
             raise ShapeError(f"the loss {_called(self.loss)} must give {needed}, found {loss}")
         return simplify(program)
 
-    def evaluation(self, x: Any, y: Any) -> Program:
-        """Model, batch and sample weights to the sum of the losses, the sum of the weights, the sum of each metric."""
+    def evaluation(self, x: Any, y: Any, *, weighted: bool) -> Program:
+        """Model, batch and perhaps sample weights to the sums of the losses, of the weights, and of each metric."""
 
-        def evaluate(model: Any, x: Any, y: Any, weights: Any) -> Any:
+        def evaluate(model: Any, x: Any, y: Any, weights: Any = None) -> Any:
             return self.sums(ops.name(model(as_input(x)), "prediction"), y, weights)
 
-        return simplify(capture(evaluate, self.model, x, y, spec((batch_size(x),)), name=f"{self.name}_evaluation"))
+        weights = [spec((batch_size(x),))] if weighted else []
+        return simplify(capture(evaluate, self.model, x, y, *weights, name=f"{self.name}_evaluation"))
 
     def prediction(self, x: Any) -> Program:
         """Model and batch to the model's result."""
@@ -93,21 +93,22 @@ class Objective:
 
     def sums(self, prediction: Any, y: Any, weights: Any) -> list[Any]:
         """The weighted sum of the losses, the sum of the weights, and the weighted sum of each metric."""
-        total, count = self._loss_sums(prediction, y, weights)
-        metrics = [_weighted_mean(metric(prediction, y), weights) * count for metric in self.metrics.values()]
+        size = batch_size(y if tree.leaves(y) else prediction)
+        total, count = self._loss_sums(prediction, y, weights, size)
+        metrics = []
+        for name, metric in self.metrics.items():
+            values = _checked(f"the metric {name!r}", metric(prediction, y), size, weights is not None)
+            metrics.append(_weighted_mean(values, weights) * count)
         return [ops.name(total, "total"), ops.name(count, "count"), *metrics]
 
-    def _loss_sums(self, prediction: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+    def _loss_sums(self, prediction: Any, y: Any, weights: Any, size: int) -> tuple[Any, Any]:
         if _takes(self.loss, "sample_weights", "reduction"):
             return self.loss(prediction, y, sample_weights=weights, reduction="sums")
-        values = self.loss(prediction, y)
-        if values.shape == () and weights is not None:
-            raise ShapeError(
-                f"the loss {_called(self.loss)} gives one scalar, so the samples that fill the last batch up cannot be "
-                "left out: give one loss a sample, or take a batch size that divides the number of samples"
-            )
+        what = f"the loss {_called(self.loss)}"
+        values = _checked(what, self.loss(prediction, y), size, weights is not None)
+        if not is_float(values.dtype):
+            raise DTypeError(f"{what} must give floats, found {type_of(values)}")
         mean = _weighted_mean(values, weights)
-        size = batch_size(tree.leaves(y)[0]) if tree.leaves(y) else 1
         count = ops.full((), size, mean.dtype) if weights is None else ops.sum(weights)
         return mean * count, count
 
@@ -117,9 +118,9 @@ def as_input(x: Any) -> Any:
     return tree.map(lambda leaf: ops.convert(leaf, "f32") / 255 if leaf.dtype == np.uint8 else leaf, x)
 
 
-def as_input_type(type: TensorType) -> TensorType:
-    """The type that `as_input` gives."""
-    return type.with_dtype(DTYPES["f32"]) if type.dtype == np.uint8 else type
+def as_input_type(x: Any) -> Any:
+    """The types that `as_input` gives."""
+    return tree.map(lambda type: type.with_dtype(DTYPES["f32"]) if type.dtype == np.uint8 else type, x)
 
 
 def batch_size(x: Any) -> int:
@@ -141,6 +142,21 @@ def _weighted_mean(values: Any, weights: Any) -> Any:
     return _quotient(ops.sum(kept * weights), ops.sum(weights))
 
 
+def _checked(what: str, values: Any, size: int, weighted: bool) -> Any:
+    """`values`, if they are one a sample, or a mean where no sample has to be left out."""
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        raise ShapeError(f"{what} must give one value a sample, found {type(values).__name__}")
+    if shape == () and weighted:
+        raise ShapeError(
+            f"{what} gives one scalar, so the samples that fill the last batch up cannot be left out: give one value a "
+            "sample, or take a batch size that divides the number of samples"
+        )
+    if shape != () and shape[0] != size:
+        raise ShapeError(f"{what} must give one value a sample, of which there are {size}, found {type_of(values)}")
+    return values
+
+
 def _takes(function: Callable[..., Any], *keywords: str) -> bool:
     try:
         parameters = inspect.signature(function).parameters
@@ -153,19 +169,6 @@ def _called(function: Callable[..., Any]) -> str:
     return repr(getattr(function, "__name__", function))
 
 
-def check_targets(prediction: TensorType, loss: Loss, targets: Any, split: str) -> None:
-    """Refuse integer targets that are no class of the prediction, before anything is trained, with index and value."""
-    array = np.asarray(targets)
-    if array.dtype.kind not in "iu" or prediction.ndim != array.ndim + 1:
-        return
-    ignored = getattr(loss, "keywords", {}).get("ignore_index")
-    try:
-        check_labels(array, prediction.shape[-1], ignored)
-    except LabelError as error:
-        raise LabelError(f"{split}: {error}") from None
-
-
-def batch_type(array: Any, size: int) -> TensorType:
-    """The type of a batch of `size` rows of `array`."""
-    type = type_of(array)
-    return type.with_shape((size, *type.shape[1:]))
+def batch_type(arrays: Any, size: int) -> Any:
+    """The types of a batch of `size` rows of `arrays`, an array or a pytree of them or of their types."""
+    return tree.map(lambda leaf: type_of(leaf).with_shape((size, *leaf.shape[1:])), arrays)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,16 @@ from antegrad.autodiff.reverse import reverse
 from antegrad.capture import capture
 from antegrad.errors import ShapeError
 from antegrad.ir.program import Program
-from antegrad.ir.types import spec, type_of
+from antegrad.ir.types import spec
 from antegrad.ops.dispatch import apply, part
 from antegrad.optim import Optimizer, apply_updates
 from antegrad.passes.simplify import simplify
-from antegrad.train.objective import KEY, Objective, batch_size
+from antegrad.train.objective import KEY, Objective, batch_size, batch_type
 
 State = dict[str, Any]
 """What a step changes: ``param``, ``state``, ``opt``, ``step`` (i32), ``failed`` (i32, -1 or the step that failed)."""
 
 
-@dataclass(frozen=True)
 class StepPrograms:
     """The programs of one training step on batches of the types `x` and `y`.
 
@@ -34,43 +32,39 @@ class StepPrograms:
     A step whose loss is NaN or infinite changes nothing but ``failed``, and so do all after it.
     With `accumulate` above 1 the batch is worked off in so many parts of equal size, one after the other; their
     gradients are added and divided by the sum of all weights, so that every sample counts the same.
+
+    Arguments:
+      transform: a pass over the forward program, such as `passes.autocast`.
+      loops: whether parts are worked off in a loop; else their equations are repeated.
     """
 
-    objective: Objective
-    optimizer: Optimizer
-    x: Any
-    y: Any
-    weighted: bool = False
-    accumulate: int = 1
-    transform: Callable[[Program], Program] = lambda program: program
-    """A pass over the forward program, such as `passes.autocast`."""
-    loops: bool = True
-    """Whether parts are worked off in a loop; else their equations are repeated."""
-    forward: Program = field(init=False)
-    gradient: Program = field(init=False)
-    step: Program = field(init=False)
-
-    def __post_init__(self) -> None:
-        size = batch_size(self.x)
-        if self.accumulate < 1 or size % self.accumulate:
-            raise ShapeError(f"accumulate={self.accumulate}: a batch of {size} has no so many parts of equal size")
-        x, y = (tree.map(self._part_type, batch) for batch in (self.x, self.y))
-        mean = self.accumulate == 1
-        forward = self.transform(self.objective.training(x, y, weighted=self.weighted, mean=mean))
-        object.__setattr__(self, "forward", forward)
-        inputs = dict(zip(tree.named_leaves(self.objective.model), forward.input_names, strict=False))
-        wanted = [inputs[path] for path in self.objective.parameter_names]
-        object.__setattr__(self, "gradient", reverse(forward, wanted))
-        object.__setattr__(self, "step", self._captured_step())
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        x: Any,
+        y: Any,
+        *,
+        weighted: bool = False,
+        accumulate: int = 1,
+        transform: Callable[[Program], Program] = lambda program: program,
+        loops: bool = True,
+    ) -> None:
+        self.objective, self.optimizer, self.x, self.y = objective, optimizer, x, y
+        self.weighted, self.accumulate, self.loops = weighted, accumulate, loops
+        size = batch_size(x)
+        if accumulate < 1 or size % accumulate:
+            raise ShapeError(f"accumulate={accumulate}: a batch of {size} has no so many parts of equal size")
+        part_x, part_y = (batch_type(batch, size // accumulate) for batch in (x, y))
+        self.forward = transform(objective.training(part_x, part_y, weighted=weighted, mean=accumulate == 1))
+        inputs = dict(zip(tree.named_leaves(objective.model), self.forward.input_names, strict=False))
+        self.gradient = reverse(self.forward, [inputs[path] for path in objective.parameter_names])
+        self.step = self._captured_step()
 
     @property
     def reported(self) -> int:
         """How many sums a step reports: losses, weights, and one for each metric."""
         return 2 + len(self.objective.metrics)
-
-    def _part_type(self, batch: Any) -> Any:
-        type = type_of(batch) if not hasattr(batch, "with_shape") else batch
-        return type.with_shape((type.shape[0] // self.accumulate, *type.shape[1:]))
 
     def init(self) -> State:
         """The state before the first step, as NumPy arrays."""

@@ -25,15 +25,14 @@ RECORDS, TABLE = "metrics.jsonl", "metrics.csv"
 class Records:
     """The files ``metrics.jsonl`` and ``metrics.csv`` in `directory`, with the same records.
 
-    The lines are what counts: the table is made from them whenever it gets new columns, and at the start. Both files
-    hold a record when `append` returns, though a power failure may still cost the last ones.
+    The lines are what counts: the table is made from them whenever it gets new columns, and by `rewind`, which comes
+    first. Both files hold a record when `append` returns, though a power failure may still cost the last ones.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._columns: list[str] = []
         self._open: dict[str, FileIO] = {}
-        self.rewind(None)
 
     def read(self) -> list[dict[str, Any]]:
         """All records, without the end of one that a kill cut off. Raises `CheckpointError` for any other line."""

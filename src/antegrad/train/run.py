@@ -39,8 +39,8 @@ LISTED = 50
 class Run:
     """One directory for one run; a context manager.
 
-    It is checked before any work that the directory can be written to, that it holds no other run, and when resuming,
-    that the run in it is the same one. Until all of this holds, nothing in it is changed.
+    When it is made, it is checked before any work that the directory can be written to, that it holds no other run, and
+    when resuming, that the run in it is the same one. Nothing in it is changed before the block is entered.
 
     Arguments:
       directory: created if it is missing.
@@ -64,18 +64,20 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         settings = {"identity": dict(identity or {}), "config": dict(config)}
-        text = to_json(settings, "settings", indent=2)
+        self._config = to_json(settings, "settings", indent=2)
         self._scalars = _scalars(self.directory / SCALARS, tensorboard)
-        self.resumed = self._is_resumed(resume, json.loads(text)["identity"])
+        self.earlier: dict[str, Any] = {}
+        """The settings that a resumed run had before."""
+        self.resumed = self._is_resumed(resume, json.loads(self._config)["identity"])
         """Whether the directory held this run before."""
-        ensure_writable(self.directory)
         self._records = Records(self.directory)
-        self._write(CONFIG, text)
+        self._records.read()
+        ensure_writable(self.directory)
 
     def rewind(self, step: int) -> None:
         """Remove the records of later steps than `step`, from which the run goes on; call it before the first `log`.
 
-        They are those of a run that was killed after its last checkpoint, and come again.
+        They are those of a run that was killed after its last checkpoint, or before its first one, and come again.
         """
         self._records.rewind(step)
         if self._scalars is not None:
@@ -104,6 +106,8 @@ class Run:
             self._scalars.close()
 
     def __enter__(self) -> Run:
+        self._write(CONFIG, self._config)  # first: by it a resume after a kill knows the run
+        self._records.rewind(None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -119,10 +123,12 @@ class Run:
         if names and not resume:
             raise CheckpointError(
                 f"{self.directory} already holds a run ({', '.join(names[:5])}): choose another directory, or go on "
-                "with that run by resume=True"
+                'with that run by resume="latest"'
             )
         if names:
-            _check_identity(self.directory, _saved_identity(self.directory / CONFIG), identity)
+            saved = _saved(self.directory / CONFIG)
+            _check_identity(self.directory, saved["identity"], identity)
+            self.earlier = saved.get("config", {})
         return bool(names)
 
 
@@ -135,9 +141,10 @@ def _scalars(directory: Path, wanted: bool | None) -> Scalars | None:
         return None
 
 
-def _saved_identity(path: Path) -> dict[str, Any]:
+def _saved(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["identity"])
+        saved = dict(json.loads(path.read_text(encoding="utf-8")))
+        return {**saved, "identity": dict(saved["identity"])}
     except FileNotFoundError:
         reason = "it is missing"
     except (OSError, ValueError, TypeError, KeyError) as error:

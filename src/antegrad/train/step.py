@@ -82,7 +82,6 @@ class TrainStep:
         """The names of the donated inputs of `step`."""
         return self.step.input_names[: self.state_count]
 
-
     def save(
         self,
         path: str | os.PathLike[str],

@@ -11,22 +11,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from antegrad import optim
+from antegrad import optim, tree
 from antegrad.capture import capture
 from antegrad.data import DataError, Dataset, as_dataset
 from antegrad.errors import NonFiniteError, SettingError, ShapeError
 from antegrad.ir.program import Program
-from antegrad.ir.types import spec
+from antegrad.ir.types import spec, type_of
 from antegrad.passes.autocast import autocast
+from antegrad.runtime.compile import Compiled
+from antegrad.runtime.compile import compile as compile_program
 from antegrad.runtime.device import resolve
 from antegrad.runtime.memory import free_bytes, put
 from antegrad.train.callbacks import Callback
+from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
 from antegrad.train.engine import Engine, StreamingEngine
 from antegrad.train.evaluation import evaluate_dataset, predict_batches
-from antegrad.train.feeds import Augment, EpochFeed
+from antegrad.train.feeds import Augment, EpochFeed, Feed
 from antegrad.train.fitting import Fit
 from antegrad.train.history import History
-from antegrad.train.objective import KEY, Objective, as_input_type, batch_type, check_targets
+from antegrad.train.loop import types
+from antegrad.train.objective import KEY, Objective, as_input_type, batch_type
 from antegrad.train.options import compiler_options
 from antegrad.train.programs import State, StepPrograms, has_convolutions, model_of
 
@@ -91,7 +95,8 @@ class Trainer:
         graph_capture: bool = False,
         deterministic: bool = False,
     ) -> None:
-        _check_settings(batch_size, accumulate, precision, steps_per_dispatch)
+        check_numbers(batch_size, accumulate, seed, precision, steps_per_dispatch, stream)
+        check_functions(model, loss, optimizer, augment, metrics)
         self.objective = Objective(model, loss, dict(metrics or {}))
         self.optimizer = _optimizer(optimizer, clip_norm, ema)
         self.batch_size, self.seed, self.precision = batch_size, seed, precision
@@ -104,10 +109,15 @@ class Trainer:
         self.options = compiler_options(self.device, graph_capture, deterministic)
         self.epoch = 0
         """Epochs done."""
+        self.begun: tuple[int, list[float]] = (0, [])
+        """Steps of the next epoch that are done already, and what they reported together."""
         self.engine: Engine | None = None
+        self.compilations: list[str] = []
+        """A line for each executable that training needed; from the second on it says what changed."""
         self._initial: State | None = None
         self._cache: dict[Any, Any] = {}
-        self._placed: tuple[tuple[Any, ...], Any] | None = None
+        self._placed: tuple[list[Any], Any] | None = None
+        self._said: set[int] = set()
 
     # what is trained
 
@@ -127,9 +137,10 @@ class Trainer:
 
     def restore(self, state: State) -> None:
         """Go on from `state`, as `state` gave it."""
-        self._initial = state
+        self._initial = {**state, "failed": np.int32(-1)}
+        self.begun = (0, [])
         if self.engine is not None:
-            self.engine.load(state)
+            self.engine.load(self._initial)
 
     def snapshot(self) -> State:
         """`state`, under the name that callbacks use."""
@@ -141,8 +152,8 @@ class Trainer:
 
     @property
     def executables(self) -> int:
-        """How many executables serve training; 1 as long as the data keep their shapes."""
-        return 0 if self.engine is None else self.engine.compiled.executables
+        """How many executables training needed so far; 1 as long as the data keep their shapes."""
+        return len(self.compilations)
 
     # training
 
@@ -166,15 +177,16 @@ class Trainer:
           run: a directory for the configuration, metrics, checkpoints and a summary of this run; it must not hold
             another one.
           resume: "latest" goes on from the latest checkpoint in `run`, if there is one: the rest of the training has
-            the same bits as if it had never stopped, also from the middle of an epoch.
+            the same bits as if it had never stopped, also from the middle of an epoch. The history then has the
+            records of all epochs, and the losses of the steps since.
           checkpoint_every: steps between checkpoints, beside the one at the end of each epoch.
           keep: how many of the latest checkpoints stay.
         Raises `SettingError`, `DataError`, `LabelError`, `ShapeError` before any work; `NonFiniteError` at a step whose
         loss is NaN or infinite, with the weights as they were before it; `KeyboardInterrupt` (and `SystemExit` with
         143 for SIGTERM) after the state has been saved.
         """
-        dataset = self._prepared(train, "train")
-        checked = None if validation is None else self._prepared(validation, "validation", whole=False)
+        dataset = self._prepared(train)
+        checked = None if validation is None else self._checked(validation, "validation")
         return Fit(
             self, dataset, checked, epochs, run=run, resume=resume, callbacks=callbacks,
             checkpoint_every=checkpoint_every, keep=keep, verbose=verbose,
@@ -182,76 +194,123 @@ class Trainer:
 
     def train_epoch(self, train: Any) -> dict[str, Any]:
         """One epoch more on `train`; its record. Neither writes nor prints anything."""
-        dataset = self._prepared(train, "train")
-        return Fit(self, dataset, None, self.epoch + 1, verbose=False).run()[-1]
+        return Fit(self, self._prepared(train), None, self.epoch + 1, verbose=False).run()[-1]
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """``loss`` and all metrics over `dataset`, every sample counted once."""
-        return evaluate_dataset(self, self._prepared(dataset, "evaluate", whole=False))
+        return evaluate_dataset(self, self._checked(dataset, "evaluate"))
 
     def predict(self, inputs: Any) -> Any:
-        """The model's results for `inputs` (an array whose first axis are the samples), as NumPy arrays."""
-        return predict_batches(self, np.asarray(inputs))
+        """The model's results for `inputs`, as NumPy arrays: an array whose first axis are the samples, or a tuple."""
+        inputs = tuple(map(np.asarray, inputs)) if isinstance(inputs, tuple) else np.asarray(inputs)
+        return predict_batches(self, inputs)
 
     # preparation
 
-    def ready(self, dataset: Dataset) -> Engine:
-        """The engine for `dataset`; compiled when its arrays are others than the last one's."""
-        arrays = (dataset.inputs, dataset.targets)
-        if self.engine is None or self.engine.data[0] is not arrays[0] or self.engine.data[1] is not arrays[1]:
-            state = self.engine.state if self.engine is not None else self._initial
-            kind = StreamingEngine if self._streams(dataset) else Engine
-            feed = EpochFeed(len(dataset), self.batch_size, self.shuffle, self.augment)
-            programs = self._programs(dataset, feed)
-            self.engine = kind(programs, feed, arrays, self.device, self.seed, self.options)
-            if state is not None:
-                self.engine.load(state)
-        return self.engine
+    def captured(self, dataset: Any) -> Engine:
+        """The engine for `dataset`: the present one where it serves, else one that `start` will compile."""
+        arrays, feed = self._arrays(dataset), self._feed(dataset)
+        if self.engine is not None and self.engine.serves(feed, arrays):
+            return self.engine
+        kind = StreamingEngine if self.streams(dataset) else Engine
+        with named("train"):
+            return kind(self._programs(arrays, feed), feed, arrays, self.device, self.seed, self.options)
 
-    def _programs(self, dataset: Dataset, feed: EpochFeed) -> StepPrograms:
-        x, y = (batch_type(array, self.batch_size) for array in (dataset.inputs, dataset.targets))
-        part = x.with_shape((self.batch_size // self.accumulate, *x.shape[1:]))
-        if self.augment is not None:
-            places = spec((self.batch_size,), "i32")
-            examples = KEY, places, as_input_type(x), y
-            x, y = capture(self.augment, *examples, name="augment").output_types
+    def start(self, engine: Engine, dataset: Any) -> None:
+        """Go on from the present state with `engine`, which `captured` made for `dataset`."""
+        if engine is self.engine:
+            engine.replace(self._arrays(dataset))
+            return
+        self.compilations.append(engine.described(self.engine))
+        if self.engine is not None:
+            logger.warning("%s", self.compilations[-1])
+            self._initial, self.engine = self.engine.state, None  # its memory is needed
+        engine.start(self._initial)
+        self.engine = engine
+
+    def _arrays(self, dataset: Any) -> Any:
+        """What batches are taken from."""
+        return dataset.inputs, dataset.targets
+
+    def _feed(self, dataset: Any) -> Feed:
+        return EpochFeed(len(dataset), self.batch_size, self.shuffle, self.augment)
+
+    def _batch_types(self, arrays: Any) -> tuple[Any, Any]:
+        """Inputs and targets of a batch as the step gets them."""
+        augment, (x, y) = self.augment, batch_type(arrays, self.batch_size)
+        if augment is None:
+            return x, y
+        examples = KEY, spec((self.batch_size,), "i32"), as_input_type(x), y
+        made = self.cached(("augment", types((x, y))), lambda: capture(augment, *examples, name="augment").output_types)
+        x, y = tree.unflatten(tree.structure((x, y)), made)
+        return x, y
+
+    def _predicted(self, x: Any) -> Any:
+        """The types of what the model gives for a batch."""
+        return self.cached(("predicted", types(x)), lambda: self.objective.prediction(x).output_types)
+
+    def _programs(self, arrays: Any, feed: Feed) -> StepPrograms:
+        x, y = self._batch_types(arrays)
         return StepPrograms(
             self.objective, self.optimizer, x, y, weighted=feed.weighted, accumulate=self.accumulate,
-            transform=self.transformed, loops=self.loops(self.objective.prediction(part)),
+            transform=self.transformed,
+            loops=self.loops(self.objective.prediction(batch_type(x, self.batch_size // self.accumulate))),
         )  # fmt: skip
 
     def loops(self, program: Program) -> bool:
         """Whether many steps go into one dispatch: not around convolutions on XLA:CPU, where that is slow."""
         return self.device.platform != "cpu" or not has_convolutions(program)
 
+    def compiled(self, program: Program) -> Compiled:
+        """`program` for the device, in the precision and with the options of the training."""
+        return compile_program(self.transformed(program), device=self.device, compiler_options=self.options)
+
     def transformed(self, program: Program) -> Program:
         """`program` in the precision of the training."""
         return autocast(program) if self.precision == "bf16" else program
 
-    def _streams(self, dataset: Dataset) -> bool:
+    def streams(self, dataset: Any) -> bool:
         """Whether the data stay on the host; where that is decided here, it is said in one line."""
+        if self.stream or self.device.handle is None:
+            return bool(self.stream)
         free = free_bytes(self.device)
         fits = free is None or dataset.nbytes <= free // 2
-        if self.stream is None and not fits:
-            logger.warning(
-                "the data set (%s bytes) does not fit into half of what is free on %s (%s bytes): it is streamed",
-                f"{dataset.nbytes:,}", self.device.name, f"{free:,}",
-            )  # fmt: skip
-        if self.stream is False and not fits and free is not None and dataset.nbytes > free:
+        if self.stream is False and free is not None and dataset.nbytes > free:
             raise DataError(
                 f"the data set has {dataset.nbytes:,} bytes, and {free:,} are free on {self.device.name}: "
                 "pass stream=True (or None) to Trainer to keep it on the host"
             )
-        return not fits if self.stream is None else self.stream
+        if self.stream is None and not fits and dataset.nbytes not in self._said:
+            self._said.add(dataset.nbytes)
+            logger.warning(
+                "the data set (%s bytes) does not fit into half of what is free on %s (%s bytes): it is streamed",
+                f"{dataset.nbytes:,}", self.device.name, f"{free:,}",
+            )  # fmt: skip
+        return self.stream is None and not fits
 
-    def _prepared(self, data: Any, split: str, whole: bool = True) -> Dataset:
-        dataset = as_dataset(data)
-        if whole and len(dataset) < self.batch_size:
-            raise ShapeError(
-                f"{split}: batch_size={self.batch_size} is more than the {len(dataset)} samples: choose a smaller one"
-            )
-        prediction = self.objective.prediction(batch_type(dataset.inputs, self.batch_size)).output_types[0]
-        check_targets(prediction, self.objective.loss, dataset.targets, split)
+    def _prepared(self, data: Any) -> Dataset:
+        """`data` for training; what is wrong with it is found now."""
+        with named("train"):
+            dataset = as_dataset(data)
+            if len(dataset) < self.batch_size:
+                few = f"batch_size={self.batch_size} is more than the {len(dataset)} samples"
+                raise ShapeError(f"{few}: choose a smaller one")
+            check_widths(self.objective.model, dataset)
+            predicted = self._predicted(self._batch_types(self._arrays(dataset))[0])
+            check_targets(predicted, self.objective.loss, dataset.targets)
+        return dataset
+
+    def _checked(self, data: Any, split: str) -> Dataset:
+        """`data` for evaluation; what is wrong with it is found now."""
+        with named(split):
+            dataset = as_dataset(data)
+            check_widths(self.objective.model, dataset)
+            size = min(self.batch_size, len(dataset))
+            x, y = batch_type((dataset.inputs, dataset.targets), size)
+            check_targets(self._predicted(x), self.objective.loss, dataset.targets)
+            weighted = len(dataset) % size != 0
+            key = "checked", types((x, y)), weighted
+            self.cached(key, lambda: self.objective.evaluation(x, y, weighted=weighted) and True)
         return dataset
 
     def stop(self, reason: str) -> None:
@@ -261,7 +320,12 @@ class Trainer:
     def learning_rate(self) -> float | None:
         """The learning rate of the next update, where the optimizer says."""
         reading = self.optimizer.readings.get("learning_rate")
-        return None if reading is None else float(np.asarray(reading(self.state["opt"])))
+        if reading is None:
+            return None
+        state = self.state if self.engine is None else self.engine.device_state
+        # Only numbers are read, and moments are too large to be copied for that.
+        opt = tree.map(lambda leaf: np.asarray(leaf) if leaf.ndim == 0 else leaf, state["opt"])
+        return float(np.asarray(reading(opt)))
 
     def cached(self, key: Any, made: Callable[[], Any]) -> Any:
         """What `made` gives, made once for `key`."""
@@ -269,12 +333,18 @@ class Trainer:
             self._cache[key] = made()
         return self._cache[key]
 
-    def placed(self, arrays: tuple[Any, ...]) -> Any:
+    def placed(self, arrays: Any) -> Any:
         """`arrays` on the device; the last ones stay there, so that a validation set is copied once."""
-        held = self._placed
-        if held is None or any(a is not b for a, b in zip(held[0], arrays, strict=True)):
-            self._placed = held = arrays, put(arrays, self.device)
-        return held[1]
+        if not self.holds(arrays):
+            self._placed = None  # room for the new ones
+            self._placed = tree.leaves(arrays), put(arrays, self.device)
+        assert self._placed is not None
+        return self._placed[1]
+
+    def holds(self, arrays: Any) -> bool:
+        """Whether `arrays` were the last ones that were placed."""
+        leaves, held = tree.leaves(arrays), [] if self._placed is None else self._placed[0]
+        return len(leaves) == len(held) and all(a is b for a, b in zip(leaves, held, strict=True))
 
     @property
     def device_model(self) -> Any:
@@ -290,38 +360,40 @@ class Trainer:
 
     def steps_at_once(self, seconds_a_step: float | None, left: int) -> int:
         """How many of the `left` steps of an epoch the next dispatch runs."""
-        if isinstance(self.steps_per_dispatch, int):
-            return min(self.steps_per_dispatch, left)
-        if seconds_a_step is None:
-            return 1
-        return min(left, max(1, int(PATIENCE / max(seconds_a_step, 1e-9))))
+        assert self.engine is not None
+        auto = 1 if seconds_a_step is None else max(1, int(PATIENCE / max(seconds_a_step, 1e-9)))
+        most = self.steps_per_dispatch if isinstance(self.steps_per_dispatch, int) else auto
+        return min(left, self.engine.feed.steps, most)
 
-    def non_finite(self, epoch: int, first: int, losses: Sequence[float]) -> NonFiniteError:
+    def non_finite(self, epoch: int, step: int, losses: Sequence[float]) -> NonFiniteError:
         """The error for the step that failed, with the last finite loss and the equation to blame."""
         assert self.engine is not None
         state = self.engine.state
+        failed = int(state["failed"])
         finite = [value for value in losses if math.isfinite(value)]
         last = f"the last finite loss was {finite[-1]:.6g}" if finite else "no step before it had a finite one"
-        found = self.engine.programs.gradient.blame(*self.engine.gradient_inputs(epoch, first, state))
+        place = self.engine.feed.place(epoch, step, failed)
+        found = self.engine.programs.gradient.blame(*self.engine.gradient_inputs(*place, state))
         cause = str(found) if found is not None else "on the host all values of this step are finite"
         return NonFiniteError(
-            f"the loss of step {int(state['failed'])} (step {first} of epoch {epoch}) is NaN or infinite; {last}. "
+            f"the loss of step {failed} (step {step} of epoch {epoch}) is NaN or infinite; {last}. "
             f"{cause}. The weights are those from before that step"
         )
+
+    def identity(self) -> dict[str, Any]:
+        """What must be as it was when a run is resumed."""
+        model = {name: str(type_of(leaf)) for name, leaf in tree.named_leaves(self.objective.model).items()}
+        return {
+            "model": model,
+            "optimizer": self.optimizer.kind,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "precision": self.precision,
+            "shuffle": self.shuffle,
+        }
 
 
 def _optimizer(optimizer: optim.Optimizer, clip_norm: float | None, ema: float | None) -> optim.Optimizer:
     if clip_norm is not None:
         optimizer = optim.chain(optim.clip_by_global_norm(clip_norm), optimizer)
     return optimizer if ema is None else optim.chain(optimizer, optim.ema(ema))
-
-
-def _check_settings(batch_size: int, accumulate: int, precision: str, steps: int | str) -> None:
-    if batch_size < 1 or accumulate < 1 or batch_size % accumulate:
-        raise SettingError(
-            f"Trainer: batch_size={batch_size} must be a multiple of accumulate={accumulate}, both at least 1"
-        )
-    if precision not in ("f32", "bf16"):
-        raise SettingError(f'Trainer: precision must be "f32" or "bf16", found {precision!r}')
-    if steps != "auto" and (not isinstance(steps, int) or steps < 1):
-        raise SettingError(f'Trainer: steps_per_dispatch must be "auto" or at least 1, found {steps!r}')

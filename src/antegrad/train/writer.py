@@ -81,6 +81,16 @@ class CheckpointWriter:
             self._running = name, self._thread.submit(self._commit, name, copied, best)
         return self.directory / name
 
+    def resume(self, step: int, best: bool) -> None:
+        """Go on from the checkpoint of `step`, which was saved with this `best`.
+
+        Where a kill left the first checkpoint without its pointers, they come now: the run may have no better one.
+        """
+        self.wait()
+        for pointer in (BEST, LATEST) if best and self.keep_best else (LATEST,):
+            if _named(self.directory, pointer) != checkpoint_name(step):
+                write_file(self.directory / pointer, [f"{checkpoint_name(step)}\n".encode()])
+
     def wait(self) -> None:
         """Return when nothing is under way. Raises `CheckpointError` if the last save in the background failed."""
         if self._running is None:

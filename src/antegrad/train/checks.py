@@ -1,0 +1,136 @@
+"""What is refused before any work: settings, arguments and data that make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from antegrad import optim, tree
+from antegrad.data import DataError, Dataset
+from antegrad.errors import DTypeError, NameMissing, SettingError, ShapeError
+from antegrad.ir.types import SHORT_NAMES, TensorType, is_float, type_of
+from antegrad.losses import LabelError, check_labels, cross_entropy, sequence_cross_entropy
+from antegrad.nn import Module
+from antegrad.optim import settings
+from antegrad.train.callbacks import BestCheckpoint, Callback, EarlyStopping, LearningRateLog
+
+
+def check_numbers(batch_size: Any, accumulate: Any, seed: Any, precision: Any, steps: Any, stream: Any) -> None:
+    """The settings of a trainer, each a `SettingError` with its name and what was found."""
+    settings.whole("Trainer", "batch_size", batch_size, 1)
+    settings.whole("Trainer", "accumulate", accumulate, 1)
+    settings.whole("Trainer", "seed", seed, 0)
+    if batch_size % accumulate:
+        raise SettingError(f"Trainer: batch_size={batch_size} must be a multiple of accumulate={accumulate}")
+    settings.choice("Trainer", "precision", precision, ("f32", "bf16"))
+    if steps != "auto" and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+        raise SettingError(f'Trainer: steps_per_dispatch must be "auto" or at least 1, found {steps!r}')
+    if stream not in (None, True, False):
+        raise SettingError(f"Trainer: stream must be None, True or False, found {stream!r}")
+
+
+def check_functions(model: Any, loss: Any, optimizer: Any, augment: Any, metrics: Any) -> None:
+    """What a trainer is made of, each a `SettingError` with its name and what was found."""
+    if not isinstance(model, Module) or not callable(model):
+        raise SettingError(f"Trainer: model must be an nn.Module that can be called, found {model!r}")
+    if not tree.leaves(model):
+        raise SettingError(f"Trainer: the model {type(model).__name__} has no parameters to train")
+    settings.function("Trainer", "loss", loss)
+    if not isinstance(optimizer, optim.Optimizer):
+        settings.refuse("Trainer", "optimizer", "an optim.Optimizer, such as optim.adam(1e-3)", optimizer)
+    if augment is not None:
+        settings.function("Trainer", "augment", augment)
+    if metrics is not None and not isinstance(metrics, Mapping):
+        settings.refuse("Trainer", "metrics", "functions by name, such as {'accuracy': metrics.accuracy}", metrics)
+    for name, metric in (metrics or {}).items():
+        settings.function("Trainer", f"the metric {name!r}", metric)
+        if name in RESERVED or name.startswith("val_"):
+            raise SettingError(f"Trainer: a metric cannot be called {name!r}: records have an entry of that name")
+
+
+def check_fit(
+    epochs: int,
+    every: int | None,
+    run: str | Path | None,
+    resume: str | None,
+    callbacks: Sequence[Callback],
+    checkpoint_every: int | None,
+    keep: int,
+) -> None:
+    """A `SettingError` for arguments of `fit` that make no sense."""
+    settings.whole("fit", "epochs" if every is None else "steps", epochs, 1)
+    settings.whole("fit", "keep", keep, 1)
+    for name, value in (("eval_every", every), ("checkpoint_every", checkpoint_every)):
+        if value is not None:
+            settings.whole("fit", name, value, 1)
+    if resume not in (None, "latest"):
+        raise SettingError(f'fit: resume must be None or "latest", found {resume!r}')
+    if resume is not None and run is None:
+        raise SettingError('fit: resume="latest" needs run=..., the directory of the run')
+    wrong = callbacks if not isinstance(callbacks, Sequence) else [c for c in callbacks if not isinstance(c, Callback)]
+    if wrong:
+        raise SettingError(f"fit: callbacks must be a list of train.Callback objects, found {wrong!r}")
+
+
+RESERVED = ("epoch", "step", "loss", "learning_rate", "seconds", "samples_per_second")
+"""Entries of a record that are not metrics."""
+OWN = (Callback, BestCheckpoint, EarlyStopping, LearningRateLog)
+
+
+def check_monitors(callbacks: Sequence[Callback], names: Sequence[str]) -> None:
+    """A `NameMissing` for a callback that monitors what no record of an epoch will have."""
+    for callback in callbacks:
+        if type(callback) not in OWN:
+            return  # it may add entries, and so may those after it
+        if isinstance(callback, BestCheckpoint) and callback.monitor not in names:
+            advice = ": pass validation=..." if callback.monitor.startswith("val_") else ""
+            raise NameMissing(
+                f"{type(callback).__name__} monitors {callback.monitor!r}, and an epoch's record will have "
+                f"{', '.join(names)}{advice}"
+            )
+
+
+def check_widths(model: Any, dataset: Dataset) -> None:
+    """A `DTypeError` for data that would make all of the training run in a wider float type than the model has."""
+    floats = [leaf.dtype.itemsize for leaf in tree.leaves(model) if is_float(leaf.dtype)]
+    widest = max(floats, default=8)
+    for name, array in zip(dataset.names, dataset.arrays, strict=True):
+        if is_float(array.dtype) and array.dtype.itemsize > max(widest, 4):
+            raise DTypeError(
+                f"{name} are {type_of(array)}, wider than every parameter, and would make all of the training run in "
+                f"{SHORT_NAMES[array.dtype]}: convert them with .astype(np.float32)"
+            )
+
+
+def check_targets(predictions: Sequence[TensorType], loss: Callable[..., Any], targets: Any) -> None:
+    """Refuse targets that are no class of the prediction, before anything is trained, with index and value.
+
+    Integers that have the shape of the one prediction without the axis of the classes are taken for labels.
+    """
+    array, keywords = np.asarray(targets), getattr(loss, "keywords", {})
+    axis = keywords.get("axis", -1)
+    if len(predictions) != 1 or not -array.ndim - 1 <= axis <= array.ndim:
+        return
+    shape = list(predictions[0].shape)
+    if len(shape) != array.ndim + 1 or not shape.pop(axis) or tuple(shape[1:]) != array.shape[1:]:
+        return
+    if array.dtype.kind in "iu":
+        check_labels(array, predictions[0].shape[axis], keywords.get("ignore_index"))
+    elif getattr(loss, "func", loss) in (cross_entropy, sequence_cross_entropy):
+        raise DTypeError(
+            f"targets are {type_of(array)}: labels of classes are integers, convert them with .astype(np.int32); "
+            f"probabilities have one more axis, with {predictions[0].shape[axis]} classes"
+        )
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """An error of data says first of what it is."""
+    try:
+        yield
+    except (ShapeError, DTypeError, LabelError, DataError) as error:
+        raise type(error)(f"{what}: {error}") from None
