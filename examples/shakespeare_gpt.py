@@ -23,8 +23,8 @@ def model(vocabulary: int, seed: int) -> nn.Module:
 
 
 def optimizer(steps: int) -> optim.Optimizer:
-    """AdamW; the rate grows to 1e-3 in 100 steps and falls to 1e-4 along a cosine. Matrices decay, gains do not."""
-    rate = optim.schedules.warmup_cosine(1e-3, min(100, steps // 2), steps, 1e-4)
+    """AdamW; the rate grows to 2e-3 in 100 steps and falls to 1e-4 along a cosine. Matrices decay, gains do not."""
+    rate = optim.schedules.warmup_cosine(2e-3, min(100, steps // 2), steps, 1e-4)
     return optim.adamw(rate, b2=0.99, weight_decay=0.1, mask=optim.decay_matrices)
 
 

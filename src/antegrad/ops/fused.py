@@ -169,8 +169,8 @@ class Standardize(Fused):
     def __call__(self, x: Any, axes: tuple[int, ...], eps: float, centered: bool = True) -> Any:
         return bind(self, x, axes=axes, eps=eps, centered=centered)
 
-    def result(self, x: TensorType, *, axes: tuple[int, ...], eps: float, centered: bool) -> Any:
-        type = super().result(x, axes=axes)
+    def result(self, x: TensorType, **params: Any) -> Any:
+        type, axes = super().result(x, **params), params["axes"]
         kept = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         return type, TensorType(kept, accumulation_dtype(x.dtype))
 

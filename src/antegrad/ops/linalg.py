@@ -65,8 +65,8 @@ class DotGeneral(Primitive):
         params, target = equation.params, equation.output.type
         x, y = zip(operands, equation.input_types, strict=True)
         wide = target.with_dtype(accumulation_dtype(target.dtype))
-        if (matrices := _as_matrices(*equation.input_types, params["contract"], params["batch"])) is not None:
-            product = _emit_matrices(emitter, x, y, matrices, params["precision"], wide)
+        if _of_matrices(equation):
+            product = _emit_matrices(emitter, equation, operands, wide)
         elif _is_column(equation):
             (left, right), precision = params["contract"], params["precision"]
             row = _emit_dot(emitter, y, x, (right, left), ((), ()), precision, wide.with_shape(target.shape[::-1]))
@@ -93,45 +93,40 @@ class DotGeneral(Primitive):
         return 2 * contracted * equation.output.type.size if is_float(equation.output.type.dtype) else 0
 
 
-def _as_matrices(x: TensorType, y: TensorType, contract: Pair, batch: Pair) -> tuple[Pair, Pair] | None:
-    """The shapes of both operands as matrices and the axis of each that is contracted; None where that is not simple.
+def _of_matrices(equation: Equation) -> bool:
+    """Whether the product is one of matrices when its contracted and its other axes are merged, and not one already.
 
     A layer on [batch, length, features] has the gradient of its weight as a product over two axes. XLA:CPU copies the
     operands of such a product into another order first, and not those of a product of matrices, with the same numbers.
     """
+    contract, batch = equation.params["contract"], equation.params["batch"]
+    x, y = equation.input_types
     if batch[0] or not contract[0] or x.ndim == y.ndim == 2:
-        return None
-    sides = _as_matrix(x, contract[0]), _as_matrix(y, contract[1])
-    if sides[0] is None or sides[1] is None:
-        return None
-    return (sides[0][0], sides[1][0]), ((sides[0][1],), (sides[1][1],))
+        return False
+    return all(_matrix_axis(*side) is not None for side in ((x, contract[0]), (y, contract[1])))
 
 
-def _as_matrix(x: TensorType, contracted: Dims) -> tuple[Dims, int] | None:
-    """The shape of `x` with its contracted axes merged, and the others, and which of both is contracted."""
+def _matrix_axis(x: TensorType, contracted: Dims) -> int | None:
+    """Which axis of x as a matrix the merged contracted axes are; None where they are neither first nor last."""
     count = len(contracted)
-    size = math.prod(x.shape[axis] for axis in contracted)
-    others = math.prod(x.shape[axis] for axis in free(x, contracted, ()))
     if contracted == tuple(range(count)):
-        return (size, others), 0
-    return ((others, size), 1) if contracted == tuple(range(x.ndim - count, x.ndim)) else None
+        return 0
+    return 1 if contracted == tuple(range(x.ndim - count, x.ndim)) else None
 
 
-def _emit_matrices(
-    emitter: Emitter,
-    x: tuple[str, TensorType],
-    y: tuple[str, TensorType],
-    matrices: tuple[Pair, Pair],
-    precision: str,
-    result: TensorType,
-) -> str:
-    shapes, contract = matrices
-    flat = [
-        (emitter.reshape(*side, shape), side[1].with_shape(shape)) for side, shape in zip((x, y), shapes, strict=True)
-    ]
-    rows, columns = (shape[1 - axis] for shape, (axis,) in zip(shapes, contract, strict=True))
-    matrix = result.with_shape((rows, columns))
-    product = _emit_dot(emitter, *flat, contract, ((), ()), precision, matrix)
+def _emit_matrices(emitter: Emitter, equation: Equation, operands: Sequence[str], result: TensorType) -> str:
+    (left, right), names, axes, sizes = equation.params["contract"], [], [], []
+    for operand, type, contracted in zip(operands, equation.input_types, (left, right), strict=True):
+        inner = math.prod(type.shape[axis] for axis in contracted)
+        outer = math.prod(type.shape[axis] for axis in free(type, contracted, ()))
+        axis = _matrix_axis(type, contracted) or 0
+        shape = (outer, inner) if axis else (inner, outer)
+        names.append((emitter.reshape(operand, type, shape), type.with_shape(shape)))
+        axes.append((axis,))
+        sizes.append(outer)
+    matrix = result.with_shape(sizes)
+    x, y = names
+    product = _emit_dot(emitter, x, y, (axes[0], axes[1]), ((), ()), equation.params["precision"], matrix)
     return emitter.reshape(product, matrix, result.shape)
 
 
