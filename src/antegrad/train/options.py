@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from antegrad.runtime.device import DeviceInfo
+
+logger = logging.getLogger("antegrad")
 
 
 def compiler_options(device: DeviceInfo, graph_capture: bool, deterministic: bool) -> dict[str, Any]:
@@ -19,5 +22,10 @@ def compiler_options(device: DeviceInfo, graph_capture: bool, deterministic: boo
     captured = "FUSION,CUBLAS,CUDNN,CUBLASLT,CUSTOM_CALL,CONDITIONAL,WHILE" if graph_capture else ""
     options: dict[str, Any] = {"xla_gpu_enable_command_buffer": captured}
     if deterministic:
+        logger.warning(
+            "deterministic=True on %s: sums without atomic additions and kernels chosen without timing them; steps "
+            "take longer, most of all those with convolutions and scatters",
+            device.name,
+        )
         options |= {"xla_gpu_exclude_nondeterministic_ops": True, "xla_gpu_autotune_level": 0}
     return options
