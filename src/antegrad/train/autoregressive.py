@@ -32,7 +32,7 @@ class AutoregressiveTrainer(Trainer):
         model = nn.models.GPT(config, key=random.key(0))
         trainer = train.AutoregressiveTrainer(model, optim.adamw(schedule), context=64, batch_size=12)
         trainer.fit(tokens, 2000, eval_every=250, validation=held_out)
-        print(tokenizer.decode(trainer.generate(tokenizer.encode("\\n"), 500)[0]))
+        print(tokenizer.decode(trainer.generate(tokenizer.encode("\\n"), 500)))
 
     The text lies on the device. Where row r of step s begins is drawn from (seed, s, r) there, so there is no epoch.
 
