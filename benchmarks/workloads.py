@@ -53,7 +53,7 @@ WORKLOADS = {
     for workload in (
         Workload(
             "W1", "MNIST MLP 784-256-128-10, batch 128, Adam", partial(twin.mlp, key=_KEY), Adam(),
-            partial(batches.digits, 400, 128), 400,
+            partial(batches.digits, 100, 128), 400,
         ),
         Workload(
             "W2", "CIFAR CNN, batch 128, Adam", partial(twin.cnn, key=_KEY), Adam(),
