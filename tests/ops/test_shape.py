@@ -366,3 +366,8 @@ def test_a_padding_is_a_value_like_any_other() -> None:
     for device in devices():
         total, dx, d_value = run(program, [x, value], device)
         assert (float(total), dx.tolist(), float(d_value)) == (80, [[2, 2], [2, 2]], 24)
+
+
+def test_a_value_is_refused_where_padding_is_made_of_elements() -> None:
+    with pytest.raises(ShapeError, match="mode 'edge' pads with elements of x, and takes no value; found 3"):
+        ops.pad(np.ones(3, np.float32), 1, mode="edge", value=3)

@@ -49,18 +49,19 @@ class Decomposition(Primitive):
     def batch(self, size: int, operands: Any, batched: Any, **params: Any) -> Any:
         return bind(self, *stretched(operands, batched, size), **params)
 
-    def matrix(self, x: TensorType) -> TensorType:
-        """`x`, which must be a matrix of f32 or f64, or a batch of them."""
+    def matrix(self, x: TensorType, caller: str = "") -> TensorType:
+        """`x`, which must be a matrix of f32 or f64, or a batch of them; an error names the `caller`, if not this."""
+        name = caller or self.name
         if not is_float(x.dtype) or x.dtype.itemsize < 4:
-            raise DTypeError(f"{self.name} is for f32 and f64, found {x}: use .astype('f32')")
+            raise DTypeError(f"{name} is for f32 and f64, found {x}: use .astype('f32')")
         if x.ndim < 2:
-            raise ShapeError(f"{self.name}: a matrix of two axes is needed, or a batch of them, found {x}")
+            raise ShapeError(f"{name}: a matrix of two axes is needed, or a batch of them, found {x}")
         return x
 
-    def square(self, x: TensorType) -> TensorType:
+    def square(self, x: TensorType, caller: str = "") -> TensorType:
         """`x`, which must be square as well."""
-        if self.matrix(x).shape[-1] != x.shape[-2]:
-            raise ShapeError(f"{self.name}: a square matrix is needed, found {x} with sizes {x.shape[-2:]}")
+        if self.matrix(x, caller).shape[-1] != x.shape[-2]:
+            raise ShapeError(f"{caller or self.name}: a square matrix is needed, found {x} with sizes {x.shape[-2:]}")
         return x
 
     def system(self, a: TensorType, b: TensorType) -> TensorType:

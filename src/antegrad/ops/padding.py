@@ -84,7 +84,7 @@ def pad(x: Any, widths: Any, mode: str = "constant", value: Any = 0) -> Any:
     "symmetric" with it, and "wrap" goes on at the other end.
 
     Shapes: one width, a pair (before, after), or a pair an axis; x (n,) gives (before + n + after,).
-    Edges: a negative width is a `ShapeError`, and so is a mode without "constant" on an empty axis.
+    Edges: a negative width is a `ShapeError`, and so is another mode than "constant" on an empty axis or with a `value`.
     Derivative: for x the sum of dy over all places of each element, for `value` the sum over the padding.
     """
     x = as_tensor(x)
@@ -96,6 +96,8 @@ def pad(x: Any, widths: Any, mode: str = "constant", value: Any = 0) -> Any:
         fill = value if hasattr(value, "dtype") else as_number(bool(value) if truth else value, x.dtype, "pad")
         low, high = ([pair[side] for pair in pairs] for side in (0, 1))
         return pad_p(x, fill, low, high, (0,) * x.ndim)
+    if not isinstance(value, int) or value != 0:
+        raise misfit(f"pad: mode {mode!r} pads with elements of x, and takes no value; found {value!r}")
     for axis, (low, high) in enumerate(pairs):
         if low or high:
             x = _padded(x, axis, low, high, mode)

@@ -185,7 +185,7 @@ def det(x: Any) -> Any:
     Derivative: the cofactors, ``det(x) * inverse(x).T``; where x is singular, exact up to n = 3, NaN beyond.
     """
     x = as_tensor(x)
-    solve_p.square(type_of(x))
+    solve_p.square(type_of(x), "det")
     if x.shape[-1] <= 3:
         return _small_det(x)
     packed, pivots, _ = lu_p(x)
