@@ -1,4 +1,4 @@
-"""The disc on a GPU: agreement with the host with and without TF32, time per step, executables.
+"""A GPU: the disc's agreement with the host with and without TF32, time per step, executables; the Trainer's bits.
 
     PYTHONPATH=src python benchmarks/gpu_check.py [--device gpu]
 
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import antegrad as ag
-from antegrad import losses, optim, random, train
+from antegrad import losses, nn, optim, random, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from examples import disc
@@ -49,6 +49,35 @@ class Stepping:
     def __call__(self) -> Any:
         loss, *self.arrays = self.run(*self.arrays, *self.batch)
         return loss
+
+
+def check_trainer(device: str) -> None:
+    """The Trainer with and without graph capture, deterministic or not, resident and streamed, in f32 and bf16."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1050, 28, 28, 1)).astype(np.float32)
+    y = rng.integers(0, 10, 1050).astype(np.int32)
+    cases = {
+        "plain": {}, "captured": {"graph_capture": True}, "one step a dispatch": {"steps_per_dispatch": 1},
+        "streamed": {"stream": True}, "deterministic": {"deterministic": True}, "bf16": {"precision": "bf16"},
+        "bf16, captured": {"precision": "bf16", "graph_capture": True},
+    }  # fmt: skip
+    states: dict[str, Any] = {}
+    for name, settings in cases.items():
+        for attempt in range(2):
+            model = nn.models.cnn((28, 28, 1), channels=((16,), (32,)), hidden=(64,), key=random.key(0))
+            trainer = train.Trainer(
+                model, losses.cross_entropy, optim.adam(1e-3), batch_size=100, device=device, **settings
+            )
+            history = trainer.fit((x, y), 3, verbose=False)
+            states[f"{name} {attempt}"] = ag.tree.leaves(trainer.state)
+        twin = "bf16 0" if name.startswith("bf16") else "plain 0"
+        equal = {each: _same(states[f"{name} 0"], states[each]) for each in (f"{name} 1", twin)}
+        seconds_an_epoch, loss = min(record["seconds"] for record in history), history[-1]["loss"]
+        print(f"trainer   {name:<20} loss {loss:.6f}, {seconds_an_epoch:.3f} s an epoch, same bits: {equal}")
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def main() -> int:
@@ -83,6 +112,7 @@ def main() -> int:
     print(f"time      {1e3 * seconds(single, STEPS) / STEPS:.4f} ms a step, one dispatch each")
     print(f"time      {1e3 * seconds(many) / STEPS:.4f} ms a step, {STEPS} steps a dispatch")
     print(f"compiled  {single.run.executables} executable for single steps, {many.run.executables} for {STEPS} steps")
+    check_trainer(args.device)
     return 0
 
 
