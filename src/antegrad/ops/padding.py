@@ -84,7 +84,7 @@ def pad(x: Any, widths: Any, mode: str = "constant", value: Any = 0) -> Any:
     "symmetric" with it, and "wrap" goes on at the other end.
 
     Shapes: one width, a pair (before, after), or a pair an axis; x (n,) gives (before + n + after,).
-    Edges: a negative width is a `ShapeError`, and so is another mode than "constant" on an empty axis or with a `value`.
+    Edges: a negative width is a `ShapeError`, and so is a mode without "constant" on an empty axis or with a `value`.
     Derivative: for x the sum of dy over all places of each element, for `value` the sum over the padding.
     """
     x = as_tensor(x)
