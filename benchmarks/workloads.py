@@ -29,7 +29,10 @@ class Workload:
     dispatch: int = 1
     """Steps in one dispatch of JAX (`lax.scan` above 1); antegrad decides itself."""
     agree: float = 1e-3
-    """How far the losses of the sides may be apart, relatively, after a few steps, or 200 of the disc."""
+    """How far the losses of the sides may be apart, relatively, after a few steps, or 200 of the disc.
+
+    At the learning rate of W3 rounding grows fast: torch itself, from weights moved by a unit in the last place, is
+    percents away from its own losses after ten steps."""
 
 
 def _disc() -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +64,7 @@ WORKLOADS = {
         ),
         Workload(
             "W3", "ResNet-20, batch 128, SGD with momentum", partial(twin.resnet20, key=_KEY), SGD(0.1),
-            partial(batches.photographs, 4, 128), 4,
+            partial(batches.photographs, 4, 128), 4, agree=0.05,
         ),
         Workload(
             "W4a", "GPT 4 layers, 4 heads, 128 wide, context 128, batch 32, AdamW", _gpt(4, 4, 128, 128), AdamW(),
