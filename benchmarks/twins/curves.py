@@ -2,23 +2,27 @@
 
     python -m benchmarks.twins.curves resnet20 --steps 200 --seeds 3
 
-A seed sets the weights and the order of the images, which are not augmented. The first seed is run by torch too. Prints
-means over windows of steps, the distances between the curves, and whether that of torch lies within the noise of seeds:
-whether it is no further from antegrad's curve of the same seed than antegrad's curves are from each other, by the root
-mean square over windows. Needs torch.
+A seed sets the weights and the order of the images, which are not augmented. The first seed is run by torch too, and by
+antegrad once more from weights that are moved by one unit in the last place, which shows what rounding alone does.
+Prints means over windows of steps, the distances between the curves (root mean squares over windows), and whether torch
+lies within the noise of seeds: no further from antegrad's curve of the same seed than those of two seeds are from each
+other. Needs torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 
 from antegrad import optim, random
 from benchmarks.twins import batches, recipes, runs, twin
+from benchmarks.twins.batches import Batches
 from benchmarks.twins.recipes import Recipe
 from benchmarks.twins.twin import Twin
 
@@ -49,24 +53,38 @@ def timed(name: str, run: Callable[[], np.ndarray]) -> np.ndarray:
     return found
 
 
-def curves(model: str, steps: int, batch: int, seeds: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """The losses of antegrad for each seed, and those of torch for the first."""
+@dataclass(frozen=True)
+class Curves:
+    """Losses by step: antegrad's of each seed, and of the first seed those of torch, and from moved weights."""
+
+    ours: list[np.ndarray]
+    torch: np.ndarray
+    moved: np.ndarray
+
+
+def curves(model: str, steps: int, batch: int, seeds: int) -> Curves:
+    """Train with both sides."""
     make, recipe_for, _ = MODELS[model]
-    recipe, ours, theirs = recipe_for(steps), [], np.empty(0)
+    recipe, ours = recipe_for(steps), []
+
+    def drawn(seed: int) -> Batches:
+        return batches.photographs(steps, batch, seed, real=True, split="train")
+
     for seed in range(seeds):
-        made = make(key=random.key(seed))
-        x, y = batches.photographs(steps, batch, seed, real=True, split="train")
+        run = partial(runs.trainer_losses, make(key=random.key(seed)), recipe.antegrad(), *drawn(seed))
+        ours.append(timed(f"antegrad, seed {seed}", run))
+    first, (x, y) = make(key=random.key(0)), drawn(0)
+    moved = timed("antegrad, moved", partial(runs.trainer_losses, moved_weights(first), recipe.antegrad(), x, y))
+    return Curves(ours, timed("torch, seed 0", partial(runs.torch_losses, first, recipe, x, y)), moved)
 
-        def by_antegrad(made: Twin = made, x: np.ndarray = x, y: np.ndarray = y) -> np.ndarray:
-            return runs.trainer_losses(made, recipe.antegrad(), x, y)
 
-        def by_torch(made: Twin = made, x: np.ndarray = x, y: np.ndarray = y) -> np.ndarray:
-            return runs.torch_losses(made, recipe, x, y)
-
-        ours.append(timed(f"antegrad, seed {seed}", by_antegrad))
-        if seed == 0:
-            theirs = timed("torch, seed 0", by_torch)
-    return ours, theirs
+def moved_weights(twin: Twin) -> Twin:
+    """The twin with every weight moved by one unit in the last place, up or down."""
+    (parameters, state), rng = twin.arrays(), np.random.default_rng(0)
+    for name, value in parameters.items():
+        towards = np.where(rng.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
+        parameters[name] = np.nextafter(value, towards)
+    return replace(twin, model=twin.model.with_parameters({**parameters, **state}))
 
 
 def windowed(losses: np.ndarray, windows: int) -> np.ndarray:
@@ -79,22 +97,22 @@ def distance(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.sqrt(np.mean((first - second) ** 2)))
 
 
-def report(ours: Sequence[np.ndarray], theirs: np.ndarray, windows: int) -> bool:
+def report(found: Curves, windows: int) -> bool:
     """Print the windows of all curves, and whether torch lies within the noise of seeds."""
-    means, of_torch = [windowed(each, windows) for each in ours], windowed(theirs, windows)
-    first = np.abs(ours[0] - theirs)[:10] / theirs[:10]
+    first = np.abs(found.ours[0] - found.torch)[:10] / found.torch[:10]
     print("first ten steps, relative:", " ".join(f"{value:.0e}" for value in first))
-    print(f"{'steps':>9} {'torch 0':>9}" + "".join(f"{f'seed {i}':>9}" for i in range(len(ours))))
-    stops = np.cumsum([len(part) for part in np.array_split(theirs, windows)])
-    for index, stop in enumerate(stops):
-        start = stops[index - 1] if index else 0
-        row = "".join(f"{each[index]:9.4f}" for each in means)
-        print(f"{start:>4}-{stop - 1:<4} {of_torch[index]:9.4f}{row}")
-    apart = distance(of_torch, means[0])
-    noise = [distance(a, b) for a, b in combinations(means, 2)]
-    inside = apart <= float(np.mean(noise))
-    print(f"torch and antegrad of the same seed: {apart:.4f}, mean difference {np.mean(of_torch - means[0]):+.4f}")
+    columns = {"torch": found.torch, "moved": found.moved, **{f"seed {i}": each for i, each in enumerate(found.ours)}}
+    means = {name: windowed(each, windows) for name, each in columns.items()}
+    print(f"{'steps':>9}" + "".join(f"{name:>9}" for name in means))
+    stops = np.cumsum([len(part) for part in np.array_split(found.torch, windows)])
+    for start, stop, *row in zip([0, *stops], stops, *means.values(), strict=False):
+        print(f"{start:>4}-{stop - 1:<4}" + "".join(f"{value:9.4f}" for value in row))
+    ours = [mean for name, mean in means.items() if name.startswith("seed")]
+    apart, noise = distance(means["torch"], ours[0]), [distance(a, b) for a, b in combinations(ours, 2)]
+    print(f"torch and antegrad of seed 0: {apart:.4f}, mean difference {np.mean(means['torch'] - ours[0]):+.4f}")
+    print(f"antegrad of seed 0 and from moved weights: {distance(means['moved'], ours[0]):.4f}")
     print(f"antegrad of two seeds: {np.mean(noise):.4f} ({', '.join(f'{value:.4f}' for value in noise)})")
+    inside = apart <= float(np.mean(noise))
     print(f"torch lies {'within' if inside else 'OUTSIDE'} the noise of seeds")
     return inside
 
@@ -111,7 +129,7 @@ def main() -> None:
         parser.error("--seeds must be at least 2, and --windows between 1 and --steps")
     batch = args.batch or MODELS[args.model][2]
     print(f"{args.model} on CIFAR-10, {args.steps} steps of {batch} images without augmentation")
-    if not report(*curves(args.model, args.steps, batch, args.seeds), args.windows):
+    if not report(curves(args.model, args.steps, batch, args.seeds), args.windows):
         raise SystemExit(1)
 
 

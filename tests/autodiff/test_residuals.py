@@ -69,3 +69,19 @@ def test_the_table() -> None:
 def test_a_loop_without_reverse_mode_is_refused() -> None:
     with pytest.raises(ag.RuleMissing, match="while_loop"):
         ag.residuals(lambda x: ag.while_loop(lambda c: c < 9, lambda c: c * 2, x), ag.spec(()))
+
+
+def test_a_scan_stacks_a_result_once_that_its_backward_pass_reads() -> None:
+    """tanh is a result of each step and what its gradient needs: 10 rows, and 10 of the carry before it."""
+
+    def repeated(x: Any, w: Any) -> Any:
+        def step(carry: Any, _: Any) -> tuple[Any, Any]:
+            hidden = ops.tanh(carry @ w)
+            return hidden, hidden
+
+        return ops.sum(ag.scan(step, x, length=10)[1])
+
+    assert ag.residuals(repeated, X, WS[0]).computed_bytes == 10 * 2 * ROW
+    program = ag.reverse(ag.capture(repeated, X, WS[0]))
+    forward = next(equation for equation in program.equations if equation.primitive.name == "scan")
+    assert len(forward.outputs) == 3, "the carry, tanh and the carry before it"

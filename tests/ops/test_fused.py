@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import antegrad as ag
 from antegrad import ops
 from antegrad.ops.fused import gelu_p, log_softmax_p, softmax_p, standardize_p
-from tests.support import devices, run
+from tests.ops.certification import Case, cases, check_derivatives, check_forward
+from tests.support import COMPOSED, devices, run
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 5, 6))
@@ -22,7 +26,7 @@ def written_out(x: Any, axes: tuple[int, ...], eps: float, centered: bool) -> An
     return deviation * scale, scale
 
 
-CASES = {
+FUNCTIONS = {
     "standardize": (lambda x: standardize_p(x, (2,), 1e-3), lambda x: written_out(x, (2,), 1e-3, True)),
     "standardize axes": (lambda x: standardize_p(x, (0, 2), 0.1), lambda x: written_out(x, (0, 2), 0.1, True)),
     "standardize uncentered": (
@@ -38,11 +42,50 @@ CASES = {
 }  # fmt: skip
 
 
+def in_jax(x: jax.Array, axes: tuple[int, ...] = (1,), eps: float = 1e-2, centered: bool = True) -> jax.Array:
+    deviation = x - jnp.mean(x, axes, keepdims=True) if centered else x
+    return deviation / jnp.sqrt(jnp.mean(deviation**2, axes, keepdims=True) + eps)
+
+
+def standardized(x: Any, axes: tuple[int, ...] = (1,), eps: float = 1e-2, centered: bool = True) -> Any:
+    return standardize_p(x, axes, eps, centered)[0]
+
+
+def scale(x: Any) -> Any:
+    return standardize_p(x, (0, 2), 1e-2)[1]
+
+
+standardize = partial(cases, "standardize_p", of=standardized, jax=in_jax, bound=COMPOSED)
+
+CASES = [
+    *standardize("F[4,6]"),
+    *standardize("f64[2,3,4]", axes=(0, 2)),
+    *standardize("f64[3,5]", centered=False),
+    *standardize("f32{5 5 5 5 -1 1}[2,3]", derivative=False),
+    *standardize("f64[4,1]"),
+    *standardize("f64[0,3]"),
+    *cases(
+        "standardize_p", "f64[2,3,4]", of=scale, bound=COMPOSED,
+        jax=lambda x: 1 / jnp.sqrt(jnp.var(x, (0, 2), keepdims=True) + 1e-2),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Case) -> None:
+    check_forward(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.differentiable], ids=str)
+def test_derivatives(case: Case) -> None:
+    check_derivatives(case)
+
+
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_is_what_its_operations_are(name: str, device: str) -> None:
     """Every result, and first and second derivatives by all of them, in f64."""
-    weights = [RNG.standard_normal(np.shape(y)) for y in ag.tree.leaves(CASES[name][0](X))]
+    weights = [RNG.standard_normal(np.shape(y)) for y in ag.tree.leaves(FUNCTIONS[name][0](X))]
 
     def loss(function: Any, x: Any) -> Any:
         return sum(ops.sum(w * y) for w, y in zip(weights, ag.tree.leaves(function(x)), strict=True))
@@ -51,14 +94,14 @@ def test_it_is_what_its_operations_are(name: str, device: str) -> None:
         first = ag.grad(lambda x: loss(function, x))
         return lambda x: (function(x), first(x), ag.grad(lambda x: ops.sum(ops.sin(first(x))))(x))
 
-    found, expected = (run(ag.capture(twice(each), X), [X], device) for each in CASES[name])
+    found, expected = (run(ag.capture(twice(each), X), [X], device) for each in FUNCTIONS[name])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_batch_is_one_equation(name: str) -> None:
-    function, _ = CASES[name]
+    function, _ = FUNCTIONS[name]
     batched = ag.capture(ag.vmap(function), np.stack([X, X * 2]))
     names = [equation.primitive.name for equation in batched.equations]
     assert names.count(name.split()[0]) == 1
@@ -69,9 +112,9 @@ def test_a_batch_is_one_equation(name: str) -> None:
             np.testing.assert_allclose(a[position], b, rtol=1e-13)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_printed_module_is_the_same_program(name: str) -> None:
-    program = ag.capture(CASES[name][0], X)
+    program = ag.capture(FUNCTIONS[name][0], X)
     again = ag.from_python(program.python())
     assert [e.primitive.name for e in again.equations] == [e.primitive.name for e in program.equations]
     for a, b in zip(*(ag.tree.leaves(each.run(X, device="host")) for each in (again, program)), strict=True):

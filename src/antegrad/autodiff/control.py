@@ -108,14 +108,29 @@ def linearize_scan(
     sizes = len(body.inputs), len(body.outputs), constants
     kept = _worth_keeping(joint, len(body.outputs)).difference(remade)
     forward, backward = partition(joint, *sizes, keep=kept.__contains__)
+    forward, places = _stacked_once(forward, equation.params["counts"][1], len(body.outputs))
     results = bind(scan_p, *operands, **{**equation.params, "body": forward})
-    own, residuals = results[: len(equation.outputs)], results[len(equation.outputs) :]
+    own, residuals = results[: len(equation.outputs)], [results[place] for place in places]
 
     def pullback(cotangents: Sequence[Any]) -> Sequence[Any]:
         by_operand = _backward_scan(equation, operands, wanted, backward, residuals, cotangents)
         return [by_operand.get(i) for i in range(len(operands))]
 
     return own, pullback
+
+
+def _stacked_once(forward: Program, carries: int, results: int) -> tuple[Program, list[int]]:
+    """`forward` without the residuals that it stacks as results already, and where each residual is found."""
+    places = {value: place for place, value in enumerate(forward.outputs[:results]) if place >= carries}
+    fresh = [place for place, value in enumerate(forward.outputs) if place >= results and value not in places]
+    places |= {forward.outputs[place]: results + position for position, place in enumerate(fresh)}
+    kept = [*range(results), *fresh]
+    shorter = replace(
+        forward,
+        outputs=tuple(forward.outputs[place] for place in kept),
+        output_names=tuple(forward.output_names[place] for place in kept),
+    )
+    return shorter, [places[value] for value in forward.outputs[results:]]
 
 
 def _worth_keeping(joint: Program, results: int) -> set[Value]:
