@@ -29,10 +29,10 @@ CASES = [
 """The ids; the test of ``grad-abs-zero`` is called ``test_case_grad_abs_zero``."""
 
 PENDING = {
-    "clip-sharded": "distribution",
-    "load-other-world-size": "distribution",
+    "clip-sharded": "needs training over several devices, which is not built yet",
+    "load-other-world-size": "needs training over several devices, which is not built yet",
 }
-"""The part of the library that a case waits for."""
+"""What a case waits for."""
 
 
 @lru_cache(maxsize=1)

@@ -61,14 +61,14 @@ def test_a_view_is_alive_as_long_as_its_memory_is_read() -> None:
 
 
 def test_activation_bytes_are_what_the_backward_pass_reads() -> None:
-    """tanh(h) of f32[8,16] is kept; not the square of the weights, which no data go into, nor a sum alone."""
+    """Both tanh, f32[8,16] and f32[8,2]; not the square of weights, which is read too, but which no data go into."""
 
-    def loss(x: Any, w: Any) -> Any:
-        return ops.sum(ops.tanh(x @ (w * w)))
+    def loss(x: Any, w: Any, v: Any) -> Any:
+        return ops.sum(ops.tanh(ops.tanh(x @ w) @ (v * v)))
 
-    program = ag.capture(loss, ag.spec((8, 4)), ag.spec((4, 16)))
+    program = ag.capture(loss, ag.spec((8, 4)), ag.spec((4, 16)), ag.spec((16, 2)))
     assert program.cost().activation_bytes == 0
-    assert ag.reverse(program, ["w"]).cost().activation_bytes == 4 * 8 * 16
+    assert ag.reverse(program, ["w", "v"]).cost().activation_bytes == 4 * 8 * (16 + 2)
 
 
 def test_a_value_dies_after_its_last_use() -> None:

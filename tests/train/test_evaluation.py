@@ -51,7 +51,7 @@ SIZES = [1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, len(X)]
 @pytest.mark.parametrize("device", ["host", "cpu"])
 def test_every_sample_counts_once(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one sample, of fewer than a batch, of some batches and a part; resident and streamed give the same bits."""
-    monkeypatch.setattr(evaluation, "AHEAD", 2)  # so that there are several parts
+    monkeypatch.setattr(evaluation, "CHUNK", 2)  # so that there are several parts
     resident, streamed = trainer(device=device, stream=False), trainer(device=device, stream=True)
     for size in SIZES if device == "host" else (1, BATCH + 1, len(X)):
         x, y = X[:size], Y[:size]
@@ -174,7 +174,7 @@ def test_data_that_do_not_fit_are_streamed_and_that_is_said_once(
     expected = trainer(stream=False)
     whole = expected.fit((X[:BATCH], Y[:BATCH]), 3, validation=(X, Y), verbose=False)
     monkeypatch.setattr(trainer_module, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(evaluation, "AHEAD", 1)
+    monkeypatch.setattr(evaluation, "CHUNK", 1)
     made = trainer()
     history = made.fit((X[:BATCH], Y[:BATCH]), 3, validation=(X, Y), verbose=False)
     for name in ("loss", "val_loss", "val_accuracy", "val_top2"):

@@ -45,6 +45,8 @@ class Primitive:
     """Whether `result` is a tuple of types, and a call gives a tuple of tensors."""
     differentiable: ClassVar[bool] = True
     """False for piecewise-constant results (comparisons, floor, argmax): no cotangent flows through."""
+    reduces: ClassVar[bool] = False
+    """Whether elements are combined along axes, by itself or inside of a longer function such as softmax."""
 
     def __init_subclass__(cls) -> None:
         if not cls.__dict__.get("name"):

@@ -38,14 +38,15 @@ class Fused(Primitive):
     def result(self, x: TensorType, **params: Any) -> TensorType:
         if not is_float(x.dtype):
             raise DTypeError(f"{self.name} is for float tensors, found {x}: use .astype(...)")
-        if any(not 0 <= axis < x.ndim for axis in params.get("axes", ())):
-            raise ShapeError(f"{self.name}: {params['axes']} are not axes of {x}")
+        axes = params.get("axes", ())
+        if list(axes) != sorted(set(axes)) or any(not 0 <= axis < x.ndim for axis in axes):
+            raise ShapeError(f"{self.name}: {axes} are not axes of {x}")
         return x
 
     def render(self, equation: Equation, *operands: Code) -> Code:
         (type,) = equation.input_types
         params = {**equation.params, "wide": accumulation_dtype(type.dtype)}
-        listed = ", ".join(f"{{{name}}}" for name in params)
+        listed = ", ".join(f"{{{name}}}" for name in (*self.param_names, "wide"))
         return fill(f"{self.helpers[0].__name__}({{x}}, {listed})", ("x",), operands, params)
 
     def emit(self, emitter: Emitter, equation: Equation, *operands: str) -> str | tuple[str, ...]:
@@ -56,12 +57,16 @@ class Fused(Primitive):
         return tuple(found) if self.multiple_results else found[0]
 
     def traced_helpers(self) -> dict[str, Any]:
-        def call(x: Any, *params: Any, names: tuple[str, ...] = self.param_names) -> Any:
-            return bind(self, x, **dict(zip(names, params, strict=False)))
+        def call(x: Any, *params: Any) -> Any:
+            return bind(self, x, **dict(zip(self.param_names, params[:-1], strict=True)))
 
-        return {helper.__name__: call for helper in self.helpers}
+        return {self.helpers[0].__name__: call}
 
-    param_names: tuple[str, ...] = ("axes",)
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        """The params, which stand between x and `wide` in the helper's signature."""
+        code = self.helpers[0].__code__
+        return code.co_varnames[1 : code.co_argcount - 1]
 
     def flops(self, equation: Equation) -> int:
         return self.cost * equation.input_types[0].size
@@ -79,6 +84,7 @@ class Softmax(Fused):
     """``exp(x) / sum(exp(x))`` over `axes`. Its gradient is ``y * (dy - sum(dy * y))``."""
 
     helpers = (softmax_helper,)
+    reduces = True
     cost = 4
 
     def __call__(self, x: Any, axes: tuple[int, ...]) -> Any:
@@ -125,7 +131,6 @@ class Gelu(Fused):
     """
 
     helpers = (gelu_helper,)
-    param_names = ("approximate",)
     cost = 30
 
     def __call__(self, x: Any, approximate: bool) -> Any:
@@ -162,7 +167,7 @@ class Standardize(Fused):
     """
 
     helpers = (standardize_helper,)
-    param_names = ("axes", "eps", "centered")
+    reduces = True
     multiple_results = True
     cost = 6
 

@@ -24,6 +24,7 @@ class Reduction(Primitive):
 
     function = ""
     accepts_bool = False
+    reduces = True
 
     def __call__(self, x: Any, axes: tuple[int, ...]) -> Any:
         return ops.bind(self, x, axes=axes)

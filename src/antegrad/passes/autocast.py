@@ -53,7 +53,7 @@ def autocast(program: Program) -> Program:
 
 def _followed(program: Program, inputs: Sequence[TensorType]) -> Program:
     """The cast `program` for `inputs`, with outputs in the element types in which they are made."""
-    return simplify(_Cast(program).run(inputs, None))
+    return simplify(_Cast(program).run(inputs, [None] * len(program.outputs)))
 
 
 class _Cast:
@@ -66,7 +66,8 @@ class _Cast:
         self.bodies = _cast_bodies(program)
         self.exact = _exact_values(program, self.bodies)
 
-    def run(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType] | None) -> Program:
+    def run(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType | None]) -> Program:
+        """The cast program on `inputs`; an output for which there is None has the element type in which it is made."""
         program, builder = self.program, self.builder
         for value, type, name in zip(program.inputs, inputs, program.input_names, strict=True):
             self.values[value] = Tensor(builder.input(type, name), builder)
@@ -74,8 +75,8 @@ class _Cast:
             for equation in program.equations:
                 builder.source = equation.source
                 self._convert(equation)
-            types = [self.values[value] for value in program.outputs] if outputs is None else outputs
-            made = [self._as(v, type.dtype) for v, type in zip(program.outputs, types, strict=True)]
+            pairs = zip(program.outputs, outputs, strict=True)
+            made = [self.values[v] if type is None else self._as(v, type.dtype) for v, type in pairs]
             results = [lift(builder, each) for each in made]
         result = builder.finish(program.name, results, program.output_names, program.structure)
         return replace(result, captured=program.captured)
@@ -135,8 +136,7 @@ def _cast_body(equation: Equation) -> Program:
     made = _followed(body, body.input_types).output_types[:carries]
     carry = [of if of.dtype == BF16 else own for own, of in zip(body.output_types[:carries], made, strict=True)]
     inputs = (*body.input_types[:constants], *carry, *body.input_types[constants + carries :])
-    stacked = _followed(body, inputs).output_types[carries:]
-    return simplify(_Cast(body).run(inputs, (*carry, *stacked)))
+    return simplify(_Cast(body).run(inputs, [*carry, *[None] * (len(body.outputs) - carries)]))
 
 
 def _cast_param(value: Any) -> Any:

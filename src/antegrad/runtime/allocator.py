@@ -23,10 +23,12 @@ def keep_freed_memory() -> bool:
     """Keep freed memory in this process from now on; whether that could be asked for.
 
     Only glibc has these settings. Where the environment already sets the allocator (``GLIBC_TUNABLES``, ``MALLOC_...``)
-    that choice stands. The process then holds its peak of memory until it ends.
+    that choice stands. The process then holds its peak of memory until it ends. It is asked for when devices are first
+    looked for, whatever they are: with an accelerator it is only the host's own arrays that it concerns.
     """
     chosen = "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(setting, value) == 1 for setting, value in SETTINGS.items())
+    taken = {setting: mallopt(setting, value) == 1 for setting, value in SETTINGS.items()}
+    return all(taken.values())

@@ -109,7 +109,7 @@ def default_options(platform: str, program: Program) -> Mapping[str, Any]:
 
 def _reduced(equation: Equation) -> int:
     """How many elements `equation` reduces."""
-    return equation.input_types[0].size if equation.primitive.name.startswith("reduce_") else 0
+    return equation.input_types[0].size if equation.primitive.reduces else 0
 
 
 class XlaExecutable:

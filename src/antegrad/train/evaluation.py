@@ -14,6 +14,7 @@ from antegrad.data import Dataset
 from antegrad.errors import ShapeError
 from antegrad.ir.types import type_of
 from antegrad.runtime.memory import fetch, put
+from antegrad.train.engine import CHUNK
 from antegrad.train.loop import evaluation_program
 from antegrad.train.objective import Objective, batch_size, batch_type
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Metrics = Mapping[str, Callable[[Any, Any], Any]]
 
-AHEAD = 8
-"""Batches that are copied to the device at a time where the data stay on the host."""
 PATIENCE = 0.5
 """Seconds that one dispatch should take at most, so that Ctrl-C is answered soon."""
 
@@ -44,7 +43,7 @@ def evaluate_dataset(
     objective = trainer.objective if metrics is None else replace(trainer.objective, metrics=metrics)
     batch = min(trainer.batch_size, len(dataset))
     streamed = not trainer.holds(arrays) and trainer.streams(dataset)
-    rows = min(batch * AHEAD, len(dataset)) if streamed else len(dataset)
+    rows = min(batch * CHUNK, len(dataset)) if streamed else len(dataset)
     example, weighted = batch_type(arrays, rows), len(dataset) % batch != 0
     key = "evaluate", example, batch, weighted, *objective.metrics.items()
     compiled = trainer.cached(key, lambda: _Evaluation(trainer, objective, batch, example, weighted))

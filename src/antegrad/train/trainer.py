@@ -25,7 +25,7 @@ from antegrad.runtime.memory import free_bytes, put
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
 from antegrad.train.engine import Engine, StreamingEngine
-from antegrad.train.evaluation import evaluate_dataset, predict_batches
+from antegrad.train.evaluation import PATIENCE, evaluate_dataset, predict_batches
 from antegrad.train.feeds import Augment, EpochFeed, Feed
 from antegrad.train.fitting import Fit
 from antegrad.train.history import History
@@ -35,9 +35,6 @@ from antegrad.train.options import compiler_options
 from antegrad.train.programs import State, StepPrograms, has_convolutions, model_of
 
 logger = logging.getLogger("antegrad")
-
-PATIENCE = 0.5
-"""Seconds that one dispatch should take at most, so that Ctrl-C is answered soon."""
 
 
 class Trainer:
@@ -310,7 +307,7 @@ class Trainer:
             check_targets(self._predicted(x), self.objective.loss, dataset.targets)
             weighted = len(dataset) % size != 0
             key = "checked", types((x, y)), weighted
-            self.cached(key, lambda: self.objective.evaluation(x, y, weighted=weighted) and True)
+            self.cached(key, lambda: self.objective.evaluation(x, y, weighted=weighted))
         return dataset
 
     def stop(self, reason: str) -> None:
