@@ -69,11 +69,17 @@ class Emitter:
         self.functions: dict[str, str] = {} if functions is None else functions
         self.prefix = prefix
         self._count = 0
+        self._channels = 0
 
     def fresh(self) -> str:
         """A new SSA name."""
         self._count += 1
         return f"{self.prefix}{self._count - 1}"
+
+    def channel(self) -> int:
+        """The number of a new collective; XLA takes those of one number for one."""
+        self._channels += 1
+        return self._channels
 
     def op(self, text: str, results: int = 1) -> str:
         """Append one operation; its SSA name (``%7#0``-style access is up to the caller when results > 1)."""

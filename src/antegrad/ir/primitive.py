@@ -47,6 +47,10 @@ class Primitive:
     """False for piecewise-constant results (comparisons, floor, argmax): no cotangent flows through."""
     reduces: ClassVar[bool] = False
     """Whether elements are combined along axes, by itself or inside of a longer function such as softmax."""
+    elementwise: ClassVar[bool] = False
+    """Whether operands and result have one shape, and an element depends on those at its place alone."""
+    communicates: ClassVar[bool] = False
+    """Whether the result depends on the operands of other ranks, or on which rank this is."""
 
     def __init_subclass__(cls) -> None:
         if not cls.__dict__.get("name"):

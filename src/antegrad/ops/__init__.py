@@ -44,3 +44,4 @@ from antegrad.ops.conv import *
 from antegrad.ops.pooling import *
 from antegrad.ops.image import *
 from antegrad.ops.threefry import *
+from antegrad.ops.collective import *

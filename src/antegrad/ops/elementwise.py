@@ -27,6 +27,7 @@ class Elementwise(Primitive):
     """Base of the elementwise primitives. `accepts` names the kinds of element type: float, integer, bool."""
 
     broadcasts = True
+    elementwise = True
     accepts = ("float", "integer")
     cost = 1
     """FLOPs an element."""

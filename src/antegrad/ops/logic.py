@@ -180,6 +180,7 @@ class Convert(Primitive):
     """
 
     helpers = (float_to_integer_helper,)
+    elementwise = True
 
     def __call__(self, x: Any, dtype: DTypeLike) -> Any:
         target = as_dtype(dtype)
@@ -218,6 +219,7 @@ class StopGradient(Primitive):
     """
 
     differentiable = False
+    elementwise = True
 
     def __call__(self, x: Any) -> Any:
         return bind(self, as_tensor(x))

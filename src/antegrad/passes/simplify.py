@@ -85,7 +85,7 @@ class _Rewriter:
 
     def _folded(self, primitive: Primitive, inputs: Sequence[Value], params: Mapping[str, Any]) -> Value | None:
         """The value of an equation whose operands are all constant: computed now, by the host device."""
-        if not inputs or primitive.multiple_results:
+        if not inputs or primitive.multiple_results or primitive.communicates:
             return None
         numbers = [self.splat(value) for value in inputs]
         if primitive.broadcasts and all(number is not None for number in numbers):

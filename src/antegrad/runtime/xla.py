@@ -202,6 +202,17 @@ class XlaExecutable:
                 )
 
 
+def program_function(program: Program) -> Any:
+    """`program` as a function that JAX can compile: its outputs, one after the other, for all its inputs."""
+    module = Module.of(program)
+
+    def call(*operands: Any) -> Any:
+        return tuple(program_p.bind(*operands, module=module))
+
+    call.__name__ = call.__qualname__ = program.name
+    return call
+
+
 def _function(program: Program, signature: Signature) -> Any:
     module = Module.of(program)
 
