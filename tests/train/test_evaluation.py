@@ -12,7 +12,7 @@ import pytest
 import antegrad as ag
 from antegrad import data, losses, nn, ops, optim, random, train, tree
 from antegrad.runtime import memory
-from antegrad.train import evaluation
+from antegrad.train import engine, evaluation, placement
 from antegrad.train import trainer as trainer_module
 
 BATCH = 8
@@ -173,7 +173,7 @@ def test_data_that_do_not_fit_are_streamed_and_that_is_said_once(
     """A validation set of 728 bytes where 1,000 are free: the same numbers, and a line in the first epoch alone."""
     expected = trainer(stream=False)
     whole = expected.fit((X[:BATCH], Y[:BATCH]), 3, validation=(X, Y), verbose=False)
-    monkeypatch.setattr(trainer_module, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(placement, "free_bytes", lambda device: 1000)
     monkeypatch.setattr(evaluation, "CHUNK", 1)
     made = trainer()
     history = made.fit((X[:BATCH], Y[:BATCH]), 3, validation=(X, Y), verbose=False)
@@ -182,7 +182,7 @@ def test_data_that_do_not_fit_are_streamed_and_that_is_said_once(
     assert [record.getMessage() for record in caplog.records] == [
         "the data set (728 bytes) does not fit into half of what is free on cpu (1,000 bytes): it is streamed"
     ]
-    monkeypatch.setattr(trainer_module, "free_bytes", lambda device: 700)
+    monkeypatch.setattr(placement, "free_bytes", lambda device: 700)
     with pytest.raises(data.DataError, match=r"728 bytes, and 700 are free on cpu.*stream=True"):
         trainer(stream=False).evaluate((X, Y))
 
@@ -190,7 +190,7 @@ def test_data_that_do_not_fit_are_streamed_and_that_is_said_once(
 def test_what_was_placed_is_not_streamed_for_the_room_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second epoch finds less memory free, because the first one put the data there."""
     free = iter([10_000, 10_000, 1000, 1000, 1000])
-    monkeypatch.setattr(trainer_module, "free_bytes", lambda device: next(free))
+    monkeypatch.setattr(placement, "free_bytes", lambda device: next(free))
     made, held = trainer(), data.Dataset(X, Y)
     first = made.fit(held, 2, validation=held, verbose=False)
     made.fit(held, 4, validation=held, verbose=False)
@@ -224,14 +224,21 @@ def test_only_two_parts_are_on_the_device_at_a_time(work: str, monkeypatch: pyte
         most = max(most, copied - waited)
         return memory.put(arrays, device)
 
-    def fetch(arrays: Any) -> Any:
+    def ready(arrays: Any) -> None:
         nonlocal waited
-        waited += arrays is not None
-        return memory.fetch(arrays)
+        waited += 1
+        memory.ready(arrays)
 
-    for module in (evaluation, train.engine):
-        monkeypatch.setattr(module, "put", put)
-        monkeypatch.setattr(module, "fetch", fetch)
+    read = engine.Engine._read
+
+    def reading(self: engine.Engine, arrays: Any) -> Any:
+        nonlocal waited
+        waited += len(arrays) == 1  # the losses of the dispatch before
+        return read(self, arrays)
+
+    monkeypatch.setattr(placement, "put", put)
+    monkeypatch.setattr(evaluation, "ready", ready)
+    monkeypatch.setattr(engine.Engine, "_read", reading)
     if work == "evaluate":
         made.evaluate((x, y))
     else:
@@ -243,7 +250,7 @@ def test_only_two_parts_are_on_the_device_at_a_time(work: str, monkeypatch: pyte
 def test_all_programs_get_the_options_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """`deterministic=True` would be worth little if the validation loss, which is in checkpoints, did not repeat."""
     given: list[Any] = []
-    for module in (trainer_module, train.engine):
+    for module in (trainer_module, placement):
         real = module.compile_program
 
         def recorded(program: Any, real: Any = real, **settings: Any) -> Any:
@@ -252,7 +259,7 @@ def test_all_programs_get_the_options_of_the_training(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(module, "compile_program", recorded)
     made = trainer(device="host")
-    made.options = {"some": "option"}
+    made.place.options = {"some": "option"}
     made.fit((X, Y), 1, validation=(X, Y), verbose=False)
     made.predict(X)
     assert given == [{"some": "option"}] * 3

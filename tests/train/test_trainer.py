@@ -17,7 +17,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import data, losses, nn, ops, optim, random, train, tree
-from antegrad.train import trainer as trainer_module
+from antegrad.train import placement
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6)).astype(np.float32)
@@ -228,7 +228,7 @@ def test_case_nan_loss_stops(tmp_path: Path) -> None:
 
 
 def test_case_dataset_too_large(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(trainer_module, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(placement, "free_bytes", lambda device: 1000)
     with pytest.raises(data.DataError, match=r"1,400 bytes, and 1,000 are free on cpu.*stream=True"):
         fit(trainer(stream=False))
     fit(trainer(), 1)

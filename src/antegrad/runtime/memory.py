@@ -26,6 +26,11 @@ def fetch(arrays: Any) -> Any:
     return tree.map(np.array, arrays)
 
 
+def ready(arrays: Any) -> None:
+    """Wait until a pytree of arrays is computed."""
+    jax.block_until_ready(arrays)
+
+
 def free_bytes(device: DeviceInfo) -> int | None:
     """Bytes that are free on `device` now; None where it does not say."""
     if device.handle is not None and device.platform != "cpu":

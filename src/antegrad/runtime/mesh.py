@@ -80,6 +80,14 @@ class Mesh:
                 shape, self.sharding(sharded), lambda index: np.array(array[index], order="C"), dtype=dtype
             )
 
+    def put_own(self, rows: np.ndarray) -> Any:
+        """A sharded global array of which this process gives the parts of its own ranks, one after the other."""
+        if not self.devices:
+            return np.array(rows)
+        size = len(rows) // len(self.local_ranks) * self.size
+        with jax.enable_x64(True):
+            return jax.make_array_from_process_local_data(self.sharding(True), np.array(rows), (size, *rows.shape[1:]))
+
     def fetch(self, array: Any) -> np.ndarray:
         """The whole of a global array, as NumPy has it. All processes call it."""
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
@@ -164,7 +172,9 @@ class MeshExecutable:
             leaf if isinstance(leaf, jax.Array) else self.mesh.put(np.asarray(leaf), flag)
             for leaf, flag in zip(arguments, self.sharded_inputs, strict=True)
         ]
-        return list(self.compiled(*ready, *self._captured))
+        results = list(self.compiled(*ready, *self._captured))
+        # On the CPU ranks wait for each other in threads, of which there would not be enough for several calls at once.
+        return jax.block_until_ready(results) if self.mesh.platform == "cpu" else results
 
     def _run_on_host(self, arguments: Sequence[Any]) -> list[Any]:
         size = self.mesh.size

@@ -142,7 +142,7 @@ class AutoregressiveTrainer(Trainer):
         return dataset
 
     def _feed(self, dataset: Any) -> Feed:
-        return WindowFeed(len(dataset), self.context, self.batch_size)
+        return self.place.feed(WindowFeed(len(dataset), self.context, self.batch_size), len(dataset))
 
     def _batch_types(self, arrays: Any) -> tuple[Any, Any]:
         tokens = spec((self.batch_size, self.context), "i32")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from antegrad import random, tree
 from antegrad.ir.program import Program
-from antegrad.runtime.compile import Compiled
-from antegrad.runtime.compile import compile as compile_program
-from antegrad.runtime.device import DeviceInfo
-from antegrad.runtime.memory import fetch, put
 from antegrad.train.feeds import Feed, Rows, streams
 from antegrad.train.loop import streaming_program, training_program, types
+from antegrad.train.placement import OnDevice
 from antegrad.train.programs import State, StepPrograms
 
 
@@ -32,25 +28,20 @@ class Engine:
         programs: StepPrograms,
         feed: Feed,
         data: Any,
-        device: DeviceInfo,
+        place: OnDevice,
         seed: int,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.programs, self.feed, self.device, self.data = programs, feed, device, data
+        self.programs, self.feed, self.place, self.data = programs, feed, place, data
         self.seed = np.asarray(random.key(seed))
-        state = programs.init()
-        self.structure, self._count = tree.structure(state), len(tree.leaves(state))
-        self._options = options
+        self.structure = tree.structure(programs.state_types)
+        self._count = len(tree.leaves(programs.state_types))
+        self._dispatches = 0
         self.program = self._captured()
 
     def start(self, state: State | None = None) -> None:
         """Compile, copy the data to the device, and begin from `state`, or anew."""
-        self.compiled: Compiled = compile_program(
-            self.program,
-            device=self.device,
-            donate=self.program.input_names[: self._donated],
-            compiler_options=self._options,
-        )
+        inputs, outputs = self._sharded()
+        self.compiled: Any = self.place.compiled(self.program, self._donated, inputs, outputs)
         self._place()
         self.load(self.programs.init() if state is None else state)
 
@@ -84,28 +75,41 @@ class Engine:
         return self._count + 1
 
     def _captured(self) -> Program:
-        return training_program(self.programs, self.feed, self.data)
+        return training_program(self.programs, self.feed, self.place.data_types(self.feed, self.data))
+
+    def _sharded(self) -> tuple[list[bool], list[bool]]:
+        """Which inputs and which outputs of the program are sharded over the ranks: state, and data or batches."""
+        state = tree.leaves(self.programs.sharded)
+        parts = len(self.program.inputs) - len(self.program.captured) - self._count - self._scalars
+        before, after = ([], []) if self.streamed else ([False], [False])
+        inputs = [*state, *before, *[True] * (parts - len(before)), *[False] * self._scalars]
+        return inputs, [*[False] * self.programs.reported, *state, *after]
+
+    @property
+    def _scalars(self) -> int:
+        """How many inputs come last: the run's key and numbers."""
+        return 5
 
     def _place(self) -> None:
         self._on_device: list[Any] = []  # room for the new ones
-        self._on_device = tree.leaves(put(self.data, self.device))
+        self._on_device = self.place.put_data(self.feed, self.data)
 
     def load(self, state: State) -> None:
         """Continue from `state`; what the feed carries is made anew by the next dispatch."""
-        self._leaves = tree.leaves(put(state, self.device))
+        self._leaves = self.place.put_state(self.programs, state)
         carried = self.feed.carried
-        self._carried = put(np.zeros(carried.shape, carried.dtype), self.device)
+        self._carried = self.place.put(np.zeros(carried.shape, carried.dtype))
         self._fresh = True
 
     @property
     def device_state(self) -> State:
-        """The state on the device; the next dispatch takes its memory."""
+        """The state on the device, of which ranks may hold shards; the next dispatch takes its memory."""
         return tree.unflatten(self.structure, self._leaves)
 
     @property
     def state(self) -> State:
-        """The state as NumPy arrays."""
-        return fetch(self.device_state)
+        """The whole state as NumPy arrays. All processes of a training ask for it together."""
+        return self.place.state(self.programs, self.device_state)
 
     @property
     def done(self) -> int:
@@ -127,30 +131,63 @@ class Engine:
         """`count` steps of `epoch` from its step `first` on; what they report, f32[count] each."""
         self._fresh = self._fresh or first == 0
         if self.programs.loops:
-            return [np.asarray(sums)[:count] for sums in self._run(epoch, first, count)]
-        rows = [self._run(epoch, step, 1) for step in range(first, first + count)]
-        return [np.concatenate([np.asarray(row[i]) for row in rows]) for i in range(self.programs.reported)]
+            return [sums[:count] for sums in self._read(self._run(epoch, first, count))]
+        rows = [self._read(row) for row in [self._run(epoch, step, 1) for step in range(first, first + count)]]
+        return [np.concatenate([row[i] for row in rows]) for i in range(self.programs.reported)]
 
     def _run(self, epoch: int, first: int, count: int) -> list[Any]:
         scalars = np.int32(epoch), np.int32(first), np.int32(count), np.bool_(self._fresh)
-        found = tree.leaves(self.compiled(*self._leaves, self._carried, *self._on_device, self.seed, *scalars))
+        found = self._call(*self._leaves, self._carried, *self._on_device, self.seed, *scalars)
         self._fresh = False
         reported = self.programs.reported
         self._leaves, self._carried = found[reported:-1], found[-1]
         return found[:reported]
 
+    def _call(self, *arguments: Any) -> list[Any]:
+        """One dispatch; what a lost process breaks is raised as that."""
+        self._dispatches += 1
+        self.place.begins(self._dispatches)
+        try:
+            return tree.leaves(self.compiled(*arguments))
+        except Exception as error:
+            raise self.place.explained(error) from error
+
+    def _read(self, arrays: Any) -> list[np.ndarray]:
+        """Arrays as NumPy's; waits until they are computed."""
+        try:
+            return [np.asarray(array) for array in arrays]
+        except Exception as error:
+            raise self.place.explained(error) from error
+
     def rows(self, epoch: int, step: int) -> Rows:
         """The batch of a step, made on the host."""
-        return self.feed.rows(self.data, self._host_carried(epoch), self.seed, np.int32(epoch), np.int32(step))
+        return self.place.rows(
+            self.feed, self.data, self._host_carried(epoch), self.seed, np.int32(epoch), np.int32(step)
+        )
 
     def _host_carried(self, epoch: int) -> Any:
         return self.feed.started(self.seed, np.int32(epoch))
 
-    def gradient_inputs(self, epoch: int, step: int, state: State) -> list[Any]:
+    def blame(self, epoch: int, step: int, state: State) -> Any:
+        """The equation of the gradient program that first makes a NaN or infinity in a step, with its rank if several.
+
+        None where the host finds none, or where layers communicate and no rank can be looked at alone.
+        """
+        program = self.programs.gradient
+        if any(equation.primitive.communicates for equation in program.all_equations()):
+            return None
+        for rank in range(self.place.ranks):
+            found = program.blame(*self.gradient_inputs(epoch, step, state, rank))
+            if found is not None:
+                return f"on rank {rank}: {found}" if self.place.ranks > 1 else found
+        return None
+
+    def gradient_inputs(self, epoch: int, step: int, state: State, rank: int = 0) -> list[Any]:
         """The inputs of `programs.gradient` in a step, made on the host: to find out what went wrong there."""
-        rows = self.rows(epoch, step)
+        carried, numbers = self._host_carried(epoch), (np.int32(epoch), np.int32(step))
+        rows = self.place.rank_rows(self.feed, self.data, carried, self.seed, *numbers, rank)
         model = self.programs.objective.leaves(state["param"], state["state"])
-        key = random.fold_in(streams(self.seed)[1], state["step"])
+        key = self.place.rank_key(random.fold_in(streams(self.seed)[1], state["step"]), rank)
         weights = [] if rows.weights is None else [rows.weights]
         return [*model, *tree.leaves(self.feed.augmented(rows, self.seed, np.int32(epoch))), key, *weights]
 
@@ -171,10 +208,16 @@ class StreamingEngine(Engine):
     def _donated(self) -> int:
         return self._count
 
+    @property
+    def _scalars(self) -> int:
+        return 3
+
     def _captured(self) -> Program:
         self._capacity = min(CHUNK, self.feed.steps) if self.programs.loops else 1
         self._order: tuple[int, Any] | None = None
-        return streaming_program(self.programs, self.feed, self.rows(0, 0), self._capacity)
+        carried = self._host_carried(0)
+        example = self.place.rank_rows(self.feed, self.data, carried, self.seed, np.int32(0), np.int32(0), 0)
+        return streaming_program(self.programs, self.feed, example, self._capacity)
 
     def _place(self) -> None:
         self._ahead: tuple[int, int, list[Any], int] | None = None
@@ -189,14 +232,15 @@ class StreamingEngine(Engine):
         stop, found = first + count, []
         for start in range(first, stop, self._capacity):
             found.append(self._run_chunk(epoch, start, min(self._capacity, stop - start)))
-        parts = [[np.asarray(row[i])[:n] for row, n in found] for i in range(self.programs.reported)]
-        return [np.concatenate(part) for part in parts]
+        read = [[sums[:n] for sums in self._read(row)] for row, n in found]
+        return [np.concatenate([row[i] for row in read]) for i in range(self.programs.reported)]
 
     def _run_chunk(self, epoch: int, start: int, count: int) -> tuple[list[Any], int]:
         chunk = self._chunk(epoch, start, count)
-        results = tree.leaves(self.compiled(*self._leaves, *chunk, self.seed, np.int32(epoch), np.int32(count)))
+        results = self._call(*self._leaves, *chunk, self.seed, np.int32(epoch), np.int32(count))
         self._leaves = results[self.programs.reported :]
-        fetch(self._before)  # or the copies would run ahead of the computation, and fill the device
+        # Or the copies would run ahead of the computation, and fill the device.
+        self._read([] if self._before is None else [self._before])
         self._before = results[0]
         following = start + count
         # The next dispatch will probably be as long as this one.
@@ -213,4 +257,4 @@ class StreamingEngine(Engine):
         """`count` batches on the device, filled up to the capacity with the last of them."""
         batches = [[np.asarray(part) for part in self.rows(epoch, start + i).parts] for i in range(count)]
         batches += [batches[-1]] * (self._capacity - count)
-        return put([np.stack(parts) for parts in zip(*batches, strict=True)], self.device)
+        return self.place.put_rows([np.stack(parts) for parts in zip(*batches, strict=True)])

@@ -13,10 +13,10 @@ from antegrad import tree
 from antegrad.data import Dataset
 from antegrad.errors import ShapeError
 from antegrad.ir.types import type_of
-from antegrad.runtime.memory import fetch, put
+from antegrad.runtime.memory import fetch, ready
 from antegrad.train.engine import CHUNK
-from antegrad.train.loop import evaluation_program
 from antegrad.train.objective import Objective, batch_size, batch_type
+from antegrad.train.shares import Shares, filled
 
 if TYPE_CHECKING:
     from antegrad.train.trainer import Trainer
@@ -39,47 +39,67 @@ def evaluate_dataset(
     Data that do not fit on the device are copied in parts, with the same result. Raises `EvaluationStopped` soon after
     `stop` gives True.
     """
-    arrays = (dataset.inputs, dataset.targets)
+    arrays, place = (dataset.inputs, dataset.targets), trainer.place
     objective = trainer.objective if metrics is None else replace(trainer.objective, metrics=metrics)
     batch = min(trainer.batch_size, len(dataset))
+    batch += -batch % place.ranks  # every rank has an equal part; what fills it up has the weight 0
     streamed = not trainer.holds(arrays) and trainer.streams(dataset)
-    rows = min(batch * CHUNK, len(dataset)) if streamed else len(dataset)
-    example, weighted = batch_type(arrays, rows), len(dataset) % batch != 0
-    key = "evaluate", example, batch, weighted, *objective.metrics.items()
-    compiled = trainer.cached(key, lambda: _Evaluation(trainer, objective, batch, example, weighted))
-    model = tree.leaves(trainer.device_model)
-    sums = put([np.float32(0)] * (2 + len(objective.metrics)), trainer.device)
-    for own, samples in _parts(arrays, rows) if streamed else [(arrays, len(dataset))]:
-        data = tree.leaves(put(own, trainer.device) if streamed else trainer.placed(own))
-        before, sums = sums, compiled.added(model, sums, data, samples, stop)
-        fetch(before)  # or the copies would run ahead of the computation, and fill the device
-    total, whole, *others = (float(value) for value in fetch(sums))
+    share, own_batch = -(-len(dataset) // place.ranks), batch // place.ranks
+    rows = min(own_batch * CHUNK, share) if streamed else share
+    example = batch_type(arrays, rows * place.ranks)
+    weighted = share % own_batch != 0 or len(dataset) % place.ranks != 0
+    sharded = trainer.engine is not None and place.holds_shards(trainer.averaged)
+    key = "evaluate", example, batch, weighted, sharded, *objective.metrics.items()
+    compiled = trainer.cached(key, lambda: _Evaluation(trainer, objective, batch, example, weighted, sharded))
+    model, sums = trainer.evaluated(), place.put_sums(2 + len(objective.metrics))
+    for start in range(0, share, rows):
+        own = _shares(arrays, share, place.ranks, rows, start)
+        data = tree.leaves(place.put_examples(own) if streamed else trainer.placed(arrays, own))
+        counts = [max(0, min(share, len(dataset) - rank * share) - start) for rank in range(place.ranks)]
+        samples = place.put_samples([min(count, rows) for count in counts])
+        before, sums = sums, compiled.added(model, sums, data, samples, min(max(counts), rows), stop)
+        ready(before)  # or the copies would run ahead of the computation, and fill the device
+    total, whole, *others = place.added(sums)
     whole = whole or 1.0
     return {"loss": total / whole, **{n: m / whole for n, m in zip(objective.metrics, others, strict=True)}}
+
+
+def _shares(arrays: Any, share: int, ranks: int, rows: int, start: int) -> Any:
+    """`arrays` by the shares of the ranks; as they are where they are one."""
+    if ranks == 1 and rows == share:
+        return arrays
+    return tree.map(lambda array: Shares(array, share, ranks, rows=rows, start=start), arrays)
 
 
 class _Evaluation:
     """The executable for data of one type, and how long it takes for a batch."""
 
-    def __init__(self, trainer: Trainer, objective: Objective, batch: int, arrays: Any, weighted: bool) -> None:
+    def __init__(
+        self, trainer: Trainer, objective: Objective, batch: int, arrays: Any, weighted: bool, sharded: bool
+    ) -> None:
+        self.place = trainer.place
         self.loops = trainer.loops(objective.prediction(batch_type(arrays[0], batch)))
-        self.run = trainer.compiled(evaluation_program(objective, batch, arrays, self.loops, weighted))
-        self.batch = batch
+        self.run = self.place.evaluation(
+            objective, batch, arrays, self.loops, weighted, trainer.transformed, sharded
+        )
+        self.batch = batch // self.place.ranks
         self.seconds: float | None = None
 
-    def added(self, model: list[Any], sums: Any, data: list[Any], samples: int, stop: Callable[[], bool]) -> Any:
-        """`sums` with those of all batches of `data`."""
-        steps, first = -(-samples // self.batch), 0
+    def added(
+        self, model: list[Any], sums: Any, data: list[Any], samples: Any, most: int, stop: Callable[[], bool]
+    ) -> Any:
+        """`sums` with those of all batches of `data`, of which a rank has at most `most` samples."""
+        steps, first = -(-most // self.batch), 0
         while first < steps:
             if stop():
                 raise EvaluationStopped
             count, started = min(self._at_once(), steps - first), time.perf_counter()
-            scalars = np.int32(samples), np.int32(first), np.int32(count)
-            sums = tree.leaves(self.run(*model, *sums, *data, *scalars))
+            sums = tree.leaves(self.run(*model, *sums, *data, samples, np.int32(first), np.int32(count)))
             first += count
             if first < steps or self.seconds is None:
-                fetch(sums[:1])
-                self.seconds = (time.perf_counter() - started) / count
+                ready(sums)
+                taken = (time.perf_counter() - started) / count
+                self.seconds = self.place.agreed("evaluation", taken)
         return sums
 
     def _at_once(self) -> int:
@@ -95,13 +115,7 @@ def _parts(arrays: Any, rows: int) -> Iterator[tuple[Any, int]]:
     for start in range(0, count, rows):
         samples = min(rows, count - start)
         part = tree.map(lambda leaf, start=start: leaf[start : start + rows], arrays)
-        yield tree.map(lambda leaf: _filled(leaf, rows), part), samples
-
-
-def _filled(rows: np.ndarray, size: int) -> np.ndarray:
-    """`rows` and as many of its first row as make `size` together."""
-    missing = size - len(rows)
-    return np.concatenate([rows, np.repeat(rows[:1], missing, 0)]) if missing else rows
+        yield tree.map(lambda leaf: filled(leaf, rows, leaf[:1]), part), samples
 
 
 def predict_batches(trainer: Trainer, inputs: Any) -> Any:

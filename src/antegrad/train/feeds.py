@@ -68,9 +68,32 @@ class Feed(Protocol):
         """What is carried from the first step of `epoch` on."""
         ...
 
+    def drawn(self, carried: Any, seed: Any, epoch: Any, step: Any) -> Any:
+        """i32[batch]: where in the data the samples of `step` are."""
+        ...
+
+    def units(self, data: Any, places: Any) -> Any:
+        """What the data have at `places`, stacked along a first axis."""
+        ...
+
+    def batch_of(self, units: Any) -> tuple[Any, Any]:
+        """Inputs and targets, of what `units` gave."""
+        ...
+
+    def weights(self, step: Any) -> Any:
+        """f32[batch], or None where every sample has the weight 1."""
+        ...
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether a batch goes with the places of its samples."""
+        ...
+
     def rows(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any) -> Rows:
         """The batch of `step`."""
-        ...
+        places = self.drawn(carried, seed, epoch, step)
+        x, y = self.batch_of(self.units(data, places))
+        return Rows(x, y, self.weights(step), places if self.keeps_places else None)
 
     def augmented(self, rows: Rows, seed: Any, epoch: Any) -> tuple[Any, Any]:
         """Inputs and targets as the model gets them."""
@@ -89,7 +112,7 @@ def current(feed: Feed, carried: Any, seed: Any, epoch: Any, fresh: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class EpochFeed:
+class EpochFeed(Feed):
     """Every sample once an epoch, in an order that depends on (seed, epoch) alone; the last batch may be short.
 
     What fills it up repeats the first samples of the epoch with weight 0.
@@ -127,11 +150,21 @@ class EpochFeed:
         order = random.epoch_permutation(key, epoch, self.count) if self.shuffle else ops.arange(self.count)
         return ops.concatenate([order, order[: self.steps * self.batch - self.count]])
 
-    def rows(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any) -> Rows:
-        places = ops.dynamic_slice(carried, (step * self.batch,), (self.batch,))
-        x, y = tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)
-        weights = sample_weights(step, self.batch, self.count) if self.weighted else None
-        return Rows(x, y, weights, places if self.augment is not None else None)
+    def drawn(self, carried: Any, seed: Any, epoch: Any, step: Any) -> Any:
+        return ops.dynamic_slice(carried, (step * self.batch,), (self.batch,))
+
+    def units(self, data: Any, places: Any) -> Any:
+        return tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)
+
+    def batch_of(self, units: Any) -> tuple[Any, Any]:
+        return units
+
+    def weights(self, step: Any) -> Any:
+        return sample_weights(step, self.batch, self.count) if self.weighted else None
+
+    @property
+    def keeps_places(self) -> bool:
+        return self.augment is not None
 
     def augmented(self, rows: Rows, seed: Any, epoch: Any) -> tuple[Any, Any]:
         if self.augment is None:
@@ -146,7 +179,7 @@ def sample_weights(step: Any, batch: int, count: int) -> Any:
 
 
 @dataclass(frozen=True)
-class WindowFeed:
+class WindowFeed(Feed):
     """Windows of a text: row r of step s begins at a place that is drawn from (seed, s, r) alone.
 
     The data are one array of tokens. Inputs are `context` tokens, targets the same one place further on. Steps are
@@ -156,8 +189,18 @@ class WindowFeed:
     tokens: int
     context: int
     batch: int
-    steps: int = 1024
-    weighted: bool = False
+
+    @property
+    def steps(self) -> int:
+        return 1024
+
+    @property
+    def weighted(self) -> bool:
+        return False
+
+    @property
+    def keeps_places(self) -> bool:
+        return False
 
     @property
     def samples_a_step(self) -> float:
@@ -176,11 +219,18 @@ class WindowFeed:
     def started(self, seed: Any, epoch: Any) -> Any:
         return ops.zeros((1,), "i32")
 
-    def rows(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any) -> Rows:
+    def drawn(self, carried: Any, seed: Any, epoch: Any, step: Any) -> Any:
         key = random.fold_in(streams(seed)[0], step)
-        starts = random.randint(key, (self.batch,), 0, self.tokens - self.context)
-        windows = windows_at(data, starts, self.context)
-        return Rows(windows[:, :-1], windows[:, 1:])
+        return random.randint(key, (self.batch,), 0, self.tokens - self.context)
+
+    def units(self, data: Any, places: Any) -> Any:
+        return windows_at(data, places, self.context)
+
+    def batch_of(self, units: Any) -> tuple[Any, Any]:
+        return units[:, :-1], units[:, 1:]
+
+    def weights(self, step: Any) -> Any:
+        return None
 
     def augmented(self, rows: Rows, seed: Any, epoch: Any) -> tuple[Any, Any]:
         return rows.x, rows.y

@@ -15,7 +15,7 @@ from antegrad.ir.types import TensorType, spec, type_of
 from antegrad.ops.dispatch import apply
 from antegrad.passes.simplify import simplify
 from antegrad.train.feeds import Feed, Rows, current, sample_weights, streams
-from antegrad.train.objective import KEY, Objective
+from antegrad.train.objective import KEY
 from antegrad.train.programs import State, StepPrograms
 
 SCALAR, FLAG = spec((), "i32"), spec((), "bool")
@@ -41,7 +41,7 @@ def training_program(programs: StepPrograms, feed: Feed, data: Any) -> Program:
 
     scalars = [SCALAR, SCALAR, SCALAR, FLAG]
     name = f"{programs.objective.name}_training"
-    return simplify(capture(train, programs.init(), feed.carried, types(data), KEY, *scalars, name=name))
+    return simplify(capture(train, programs.state_types, feed.carried, types(data), KEY, *scalars, name=name))
 
 
 def streaming_program(programs: StepPrograms, feed: Feed, rows: Rows, capacity: int) -> Program:
@@ -60,7 +60,7 @@ def streaming_program(programs: StepPrograms, feed: Feed, rows: Rows, capacity: 
         return repeated(one, programs, state, count, capacity)
 
     name = f"{programs.objective.name}_streaming"
-    return simplify(capture(train, programs.init(), stacked, KEY, SCALAR, SCALAR, name=name))
+    return simplify(capture(train, programs.state_types, stacked, KEY, SCALAR, SCALAR, name=name))
 
 
 def _row(part: Any, number: Any) -> Any:
@@ -72,7 +72,7 @@ def stepped(programs: StepPrograms, feed: Feed, state: State, rows: Rows, seed: 
     """One step on a batch; its key depends on the seed and the number of steps done."""
     x, y = feed.augmented(rows, seed, epoch)
     weights = [] if rows.weights is None else [rows.weights]
-    key = random.fold_in(streams(seed)[1], state["step"])
+    key = programs.step_key(random.fold_in(streams(seed)[1], state["step"]))
     return tree.unflatten(programs.step.structure, apply(programs.step, tree.leaves((state, x, y, key, *weights))))
 
 
@@ -102,19 +102,18 @@ def repeated(
     return buffers, after
 
 
-def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool, weighted: bool) -> Program:
+def evaluation_program(program: Program, model: int, batch: int, data: Any, loops: bool, weighted: bool) -> Program:
     """Up to `count` batches of the data in order, from batch `first` on, added to the sums that go in.
 
-    Inputs: the model's arrays, the sums so far (f32 each: losses, weights, metrics), the data, how many of their rows
-    are samples, first, count. It is `weighted` where the last batch may be short.
+    `program` evaluates one batch (see `Objective.evaluation`); its first `model` inputs are the model's arrays.
+    Inputs: these, the sums so far (f32 each: losses, weights, metrics), the data, how many of their rows are samples,
+    first, count. It is `weighted` where the last batch may be short.
     """
-    x, y = (tree.map(lambda leaf: leaf.with_shape((batch, *leaf.shape[1:])), part) for part in types(data))
-    program = objective.evaluation(x, y, weighted=weighted)
-    zeros = [spec(())] * len(program.outputs)
+    zeros, size = [spec(())] * len(program.outputs), type_of(tree.leaves(data)[0]).shape[0]
 
     def evaluate(model: Any, sums: Any, data: Any, samples: Any, first: Any, count: Any) -> Any:
         def one(sums: Any, step: Any) -> Any:
-            places = ops.clip(step * batch + ops.arange(batch), 0, samples - 1)
+            places = ops.clip(step * batch + ops.arange(batch), 0, size - 1)
             own = tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)
             weights = [sample_weights(step, batch, samples)] if weighted else []
             found = apply(program, [*tree.leaves(model), *tree.leaves(own), *weights])
@@ -128,8 +127,8 @@ def evaluation_program(objective: Objective, batch: int, data: Any, loops: bool,
             (ops.zeros((), "i32"), list(sums)),
         )[1]
 
-    name = f"{objective.name}_evaluation"
-    return simplify(capture(evaluate, objective.model, zeros, types(data), *[SCALAR] * 3, name=name))
+    arrays = list(program.input_types[:model])
+    return simplify(capture(evaluate, arrays, zeros, types(data), *[SCALAR] * 3, name=program.name))
 
 
 def types(data: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from antegrad.autodiff.reverse import reverse
 from antegrad.capture import capture
 from antegrad.errors import ShapeError
 from antegrad.ir.program import Program
-from antegrad.ir.types import spec
+from antegrad.ir.types import TensorType, spec, type_of
 from antegrad.ops.dispatch import apply, part
-from antegrad.optim import Optimizer, apply_updates
+from antegrad.optim import Optimizer, apply_updates, averaged
 from antegrad.passes.simplify import simplify
 from antegrad.train.objective import KEY, Objective, batch_size, batch_type
 
@@ -56,10 +57,16 @@ class StepPrograms:
         if accumulate < 1 or size % accumulate:
             raise ShapeError(f"accumulate={accumulate}: a batch of {size} has no so many parts of equal size")
         part_x, part_y = (batch_type(batch, size // accumulate) for batch in (x, y))
-        self.forward = transform(objective.training(part_x, part_y, weighted=weighted, mean=accumulate == 1))
+        self.forward = transform(objective.training(part_x, part_y, weighted=weighted, mean=self._takes_mean()))
         inputs = dict(zip(tree.named_leaves(objective.model), self.forward.input_names, strict=False))
         self.gradient = reverse(self.forward, [inputs[path] for path in objective.parameter_names])
+        self.state_types = self._state_types()
+        """The types of the state as the step has it."""
         self.step = self._captured_step()
+
+    def _takes_mean(self) -> bool:
+        """Whether the gradient is that of the mean loss, and not of the sum, which is divided later."""
+        return self.accumulate == 1
 
     @property
     def reported(self) -> int:
@@ -74,23 +81,42 @@ class StepPrograms:
         opt = tree.map(np.array, self.optimizer.init(parameters))
         return {"param": parameters, "state": state, "opt": opt, "step": np.int32(0), "failed": np.int32(-1)}
 
+    def _state_types(self) -> State:
+        return tree.map(type_of, self.init())
+
+    @cached_property
+    def sharded(self) -> State:
+        """Of each array of the state, whether it is divided among ranks."""
+        return tree.map(lambda _: False, self.state_types)
+
+    def step_key(self, key: Any) -> Any:
+        """The key from which a step draws, made of the one that all who work on the batch have."""
+        return key
+
     def _captured_step(self) -> Program:
         def step(state: State, x: Any, y: Any, key: Any, weights: Any = None) -> tuple[Any, State]:
             gradients, sums, layers = self._gradients(state, x, y, key, weights)
             with part("update"):
-                return sums, self._updated(state, gradients, sums[0], layers)
+                return sums, self._updated(state, gradients, sums, layers)
 
         weights = [spec((batch_size(self.x),))] if self.weighted else []
-        program = capture(step, self.init(), self.x, self.y, KEY, *weights, name=f"{self.objective.name}_step")
+        program = capture(step, self.state_types, self.x, self.y, KEY, *weights, name=f"{self.objective.name}_step")
         return simplify(program)
 
     def _gradients(self, state: State, x: Any, y: Any, key: Any, weights: Any) -> tuple[State, list[Any], State]:
         """The gradient by parameter, the reported sums, and the arrays of the layers' state."""
         if self.accumulate == 1:
             return self._part(state["param"], state["state"], x, y, key, weights)
+        total, sums, layers = self._accumulated(state, x, y, key, weights)
+        return mean_gradients(total, sums[1]), sums, layers
+
+    def _accumulated(
+        self, state: State, x: Any, y: Any, key: Any, weights: Any
+    ) -> tuple[State, list[Any], State]:
+        """The sum of the gradients over all parts, the reported sums, and the arrays of the layers' state."""
         parts = (x, y, *(() if weights is None else (weights,)))
         stacked = tree.map(lambda leaf: ops.reshape(leaf, (self.accumulate, -1, *leaf.shape[1:])), parts)
-        zeros = {name: ops.zeros_like(value) for name, value in state["param"].items()}
+        zeros = {name: ops.zeros(type.shape, type.dtype) for name, type in self._gradient_types().items()}
 
         def one(carry: Any, own: Any) -> Any:
             total, layers, number = carry
@@ -102,9 +128,11 @@ class StepPrograms:
 
         start = zeros, state["state"], ops.zeros((), "i32")
         (total, layers, _), sums = self._each_part(one, start, stacked)
-        sums = [ops.sum(each) for each in sums]
-        count = ops.where(sums[1] == 0, 1, sums[1])
-        return {name: value / ops.convert(count, value.dtype) for name, value in total.items()}, sums, layers
+        return total, [ops.sum(each) for each in sums], layers
+
+    def _gradient_types(self) -> dict[str, TensorType]:
+        """The types of what `_part` gives as gradients."""
+        return self.state_types["param"]
 
     def _each_part(self, one: Callable[[Any, Any], Any], start: Any, stacked: Any) -> Any:
         if self.loops:
@@ -115,26 +143,42 @@ class StepPrograms:
             rows.append(row)
         return carry, [ops.stack(each) for each in zip(*rows, strict=True)]
 
+    @property
+    def part_program(self) -> Program:
+        """What is run on each part of a batch."""
+        return self.gradient
+
     def _part(
         self, parameters: State, layers: State, x: Any, y: Any, key: Any, weights: Any
     ) -> tuple[State, list[Any], State]:
-        """`gradient` on one batch."""
+        """The gradient program on one batch."""
         leaves = self.objective.leaves(parameters, layers)
         batch = [*tree.leaves((x, y)), key, *([] if weights is None else [weights])]
-        _, *found = apply(self.gradient, [*leaves, *batch])
+        _, *found = apply(self.part_program, [*leaves, *batch])
         names, states = self.objective.parameter_names, self.objective.state_names
         count = len(found) - len(names) - len(states)
         sums, changed, gradients = found[:count], found[count : count + len(states)], found[count + len(states) :]
         return dict(zip(names, gradients, strict=True)), sums, dict(zip(states, changed, strict=True))
 
-    def _updated(self, state: State, gradients: State, total: Any, layers: State) -> State:
-        fine = ops.name(ops.logical_and(ops.isfinite(total), state["failed"] < 0), "fine")
+    def _updated(self, state: State, gradients: State, sums: Sequence[Any], layers: State) -> State:
+        fine = ops.name(ops.logical_and(ops.isfinite(sums[0]), state["failed"] < 0), "fine")
         updates, opt = self.optimizer.update(gradients, state["opt"], state["param"])
         parameters = apply_updates(state["param"], updates)
         new = {"param": parameters, "state": layers, "opt": opt, "step": state["step"] + 1}
         kept = tree.map(lambda after, before: ops.where(fine, after, before), new, {k: state[k] for k in new})
         failed = ops.where(ops.logical_or(fine, state["failed"] >= 0), state["failed"], state["step"])
         return {**kept, "failed": failed}
+
+
+def mean_gradients(total: State, count: Any) -> State:
+    """Summed gradients by parameter, divided by the sum of the weights."""
+    count = ops.where(count == 0, 1, count)
+    return {name: value / ops.convert(count, value.dtype) for name, value in total.items()}
+
+
+def averaged_state(state: State) -> State:
+    """`state` with the average that `optim.ema` keeps in place of the parameters."""
+    return {**state, "param": averaged(state["opt"], state["param"])}
 
 
 def model_of(objective: Objective, state: State) -> Any:

@@ -8,6 +8,7 @@
 | ``tensorboard/`` | the numbers of the records, where tensorboardX is installed |
 | ``summary.json`` | what the run ended with |
 | ``step-00000600.safetensors``, ``latest``, ``best`` | see `antegrad.train.writer` |
+| ``step-00000600.index.json``, ``step-00000600.shard-...`` | in place of the first, where several processes save |
 
 JSON has no NaN and no infinities: they are written as strings (see `antegrad.train.values`), and in the table as nan,
 inf and -inf.

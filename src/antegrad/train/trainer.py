@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from antegrad.passes.autocast import autocast
 from antegrad.runtime.compile import Compiled
 from antegrad.runtime.compile import compile as compile_program
 from antegrad.runtime.device import resolve
-from antegrad.runtime.memory import free_bytes, put
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
 from antegrad.train.engine import Engine, StreamingEngine
@@ -30,9 +29,13 @@ from antegrad.train.feeds import Augment, EpochFeed, Feed
 from antegrad.train.fitting import Fit
 from antegrad.train.history import History
 from antegrad.train.loop import types
-from antegrad.train.objective import KEY, Objective, as_input_type, batch_type
+from antegrad.train.objective import KEY, Objective, as_input_type, batch_size, batch_type
 from antegrad.train.options import compiler_options
-from antegrad.train.programs import State, StepPrograms, has_convolutions, model_of
+from antegrad.train.placement import OnDevice
+from antegrad.train.programs import State, StepPrograms, averaged_state, has_convolutions, model_of
+
+if TYPE_CHECKING:
+    from antegrad.parallel.strategy import Strategy
 
 logger = logging.getLogger("antegrad")
 
@@ -66,6 +69,8 @@ class Trainer:
         does where the data would take more than half of what is free on the device. Results are the same.
       graph_capture: NVIDIA GPUs: record the step as a CUDA graph. Elsewhere it changes nothing.
       deterministic: GPUs: forbid what makes two runs differ, at some cost in speed. A CPU always repeats itself.
+      parallel: several devices, each with its part of every batch: ``parallel.ddp()`` or ``parallel.zero(level)``.
+        `batch_size` stays that of the whole batch. In a run of several processes all of them make the same calls.
 
     u8 inputs are taken for images, and divided by 255 on the device. Raises `SettingError` for settings that make no
     sense, before any work.
@@ -91,6 +96,7 @@ class Trainer:
         stream: bool | None = None,
         graph_capture: bool = False,
         deterministic: bool = False,
+        parallel: Strategy | None = None,
     ) -> None:
         check_numbers(batch_size, accumulate, seed, precision, steps_per_dispatch, stream)
         check_functions(model, loss, optimizer, augment, metrics)
@@ -102,8 +108,8 @@ class Trainer:
         self.stop_reason: str | None = None
         self.fitting: Fit | None = None
         self.clock = time.perf_counter
-        self.device = resolve(device)
-        self.options = compiler_options(self.device, graph_capture, deterministic)
+        self.place = _place(parallel, device, graph_capture, deterministic)
+        self.device = self.place.device
         self.epoch = 0
         """Epochs done."""
         self.begun: tuple[int, list[float]] = (0, [])
@@ -211,7 +217,7 @@ class Trainer:
             return self.engine
         kind = StreamingEngine if self.streams(dataset) else Engine
         with named("train"):
-            return kind(self._programs(arrays, feed), feed, arrays, self.device, self.seed, self.options)
+            return kind(self._programs(arrays, feed), feed, arrays, self.place, self.seed)
 
     def start(self, engine: Engine, dataset: Any) -> None:
         """Go on from the present state with `engine`, which `captured` made for `dataset`."""
@@ -230,7 +236,7 @@ class Trainer:
         return dataset.inputs, dataset.targets
 
     def _feed(self, dataset: Any) -> Feed:
-        return EpochFeed(len(dataset), self.batch_size, self.shuffle, self.augment)
+        return self.place.feed(EpochFeed(len(dataset), self.batch_size, self.shuffle, self.augment), len(dataset))
 
     def _batch_types(self, arrays: Any) -> tuple[Any, Any]:
         """Inputs and targets of a batch as the step gets them."""
@@ -247,11 +253,11 @@ class Trainer:
         return self.cached(("predicted", types(x)), lambda: self.objective.prediction(x).output_types)
 
     def _programs(self, arrays: Any, feed: Feed) -> StepPrograms:
-        x, y = self._batch_types(arrays)
-        return StepPrograms(
+        x, y = self.place.part(self._batch_types(arrays), self.accumulate)
+        return self.place.programs(
             self.objective, self.optimizer, x, y, weighted=feed.weighted, accumulate=self.accumulate,
             transform=self.transformed,
-            loops=self.loops(self.objective.prediction(batch_type(x, self.batch_size // self.accumulate))),
+            loops=self.loops(self.objective.prediction(batch_type(x, batch_size(x) // self.accumulate))),
         )  # fmt: skip
 
     def loops(self, program: Program) -> bool:
@@ -260,7 +266,7 @@ class Trainer:
 
     def compiled(self, program: Program) -> Compiled:
         """`program` for the device, in the precision and with the options of the training."""
-        return compile_program(self.transformed(program), device=self.device, compiler_options=self.options)
+        return compile_program(self.transformed(program), device=self.device, compiler_options=self.place.options)
 
     def transformed(self, program: Program) -> Program:
         """`program` in the precision of the training."""
@@ -270,7 +276,7 @@ class Trainer:
         """Whether the data stay on the host; where that is decided here, it is said in one line."""
         if self.stream or self.device.handle is None:
             return bool(self.stream)
-        free = free_bytes(self.device)
+        free = self.place.agreed("free", self.place.free_bytes())
         fits = free is None or dataset.nbytes <= free // 2
         if self.stream is False and free is not None and dataset.nbytes > free:
             raise DataError(
@@ -330,11 +336,11 @@ class Trainer:
             self._cache[key] = made()
         return self._cache[key]
 
-    def placed(self, arrays: Any) -> Any:
-        """`arrays` on the device; the last ones stay there, so that a validation set is copied once."""
+    def placed(self, arrays: Any, parts: Any) -> Any:
+        """`arrays`, as `parts`, on the device; the last ones stay there, so that a validation set is copied once."""
         if not self.holds(arrays):
             self._placed = None  # room for the new ones
-            self._placed = tree.leaves(arrays), put(arrays, self.device)
+            self._placed = tree.leaves(arrays), self.place.put_examples(parts)
         assert self._placed is not None
         return self._placed[1]
 
@@ -345,15 +351,19 @@ class Trainer:
 
     @property
     def device_model(self) -> Any:
-        """The model whose arrays lie on the device, for evaluation."""
+        """The model with its arrays on `device`, for predictions."""
         if self.engine is None:
             return self.objective.model if self._initial is None else self._model_of(self._initial, self.averaged)
-        return self._model_of(self.engine.device_state, self.averaged)
+        return self.place.model(self.engine.programs, self.engine.device_state, self.averaged)
+
+    def evaluated(self) -> list[Any]:
+        """The model's arrays, for the executables of `place.evaluation`."""
+        if self.engine is None:
+            return self.place.put_model(tree.leaves(self.device_model))
+        return self.place.evaluated(self.engine.programs, self.engine.device_state, self.averaged)
 
     def _model_of(self, state: State, averaged: bool) -> Any:
-        if averaged:
-            state = {**state, "param": optim.averaged(state["opt"], state["param"])}
-        return model_of(self.objective, state)
+        return model_of(self.objective, averaged_state(state) if averaged else state)
 
     def steps_at_once(self, seconds_a_step: float | None, left: int) -> int:
         """How many of the `left` steps of an epoch the next dispatch runs."""
@@ -370,7 +380,7 @@ class Trainer:
         finite = [value for value in losses if math.isfinite(value)]
         last = f"the last finite loss was {finite[-1]:.6g}" if finite else "no step before it had a finite one"
         place = self.engine.feed.place(epoch, step, failed)
-        found = self.engine.programs.gradient.blame(*self.engine.gradient_inputs(*place, state))
+        found = self.engine.blame(*place, state)
         cause = str(found) if found is not None else "on the host all values of this step are finite"
         return NonFiniteError(
             f"the loss of step {failed} (step {step} of epoch {epoch}) is NaN or infinite; {last}. "
@@ -388,6 +398,24 @@ class Trainer:
             "precision": self.precision,
             "shuffle": self.shuffle,
         }
+
+
+def _place(parallel: Strategy | None, device: str | None, graph_capture: bool, deterministic: bool) -> OnDevice:
+    """Where the training runs."""
+    if parallel is None:
+        found = resolve(device)
+        return OnDevice(found, compiler_options(found, graph_capture, deterministic))
+    from antegrad.parallel.placement import OnMesh
+    from antegrad.parallel.strategy import Strategy
+
+    if not isinstance(parallel, Strategy):
+        raise SettingError(f"Trainer: parallel must be parallel.ddp() or parallel.zero(level), found {parallel!r}")
+    if device is not None:
+        raise SettingError(
+            f"Trainer: device={device!r} and parallel=... are both given, and the mesh has the devices: choose them by "
+            "parallel.mesh(data=..., device=...)"
+        )
+    return OnMesh(parallel, compiler_options(parallel.mesh.device, graph_capture, deterministic))
 
 
 def _optimizer(optimizer: optim.Optimizer, clip_norm: float | None, ema: float | None) -> optim.Optimizer:

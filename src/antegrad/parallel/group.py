@@ -1,0 +1,43 @@
+"""The processes of a training, as its parts need them: to agree, to save together, and to say who is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antegrad.parallel import processes
+from antegrad.parallel.watch import PeerError, Watch
+
+NEWS = 5.0
+"""Seconds in which the news of a lost process follows the collective that it broke."""
+
+
+class Group:
+    """The processes of this run; it is made after `processes.initialize` has found that there are several."""
+
+    def __init__(self) -> None:
+        watch = processes.watch()
+        assert watch is not None
+        self.watch: Watch = watch
+
+    @property
+    def index(self) -> int:
+        return self.watch.index
+
+    @property
+    def count(self) -> int:
+        return self.watch.count
+
+    def gather(self, topic: str, value: Any) -> list[Any]:
+        """`value`, which JSON must have, from each process, by rank; `PeerError` where one is lost."""
+        return self.watch.gather(topic, value)
+
+    def progress(self, dispatch: int) -> None:
+        """Said before each dispatch: who begins fewer of them than the others, and no more, hangs."""
+        self.watch.progress(dispatch)
+
+    def explained(self, error: Exception) -> Exception:
+        """`PeerError` where a lost process is behind `error`, which came out of a dispatch; else `error` itself."""
+        if isinstance(error, PeerError):
+            return error
+        verdict = self.watch.verdict(NEWS)
+        return error if verdict is None else PeerError(verdict)

@@ -1,0 +1,123 @@
+"""How arrays are divided among ranks, and the buckets in which they travel.
+
+An array of any shape is flattened, filled up with zeros to a multiple of the number of ranks, and cut into equal
+*shards*, one for each rank. Arrays that travel together are a *bucket*: one collective for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antegrad import ops
+from antegrad.ir.types import TensorType, type_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The division among `ranks` ranks."""
+
+    ranks: int
+
+    def chunk(self, type: TensorType) -> int:
+        """Elements of a shard."""
+        return -(-type.size // self.ranks)
+
+    def shard(self, type: TensorType) -> TensorType:
+        """The type of a shard."""
+        return type.with_shape((self.chunk(type),))
+
+    def padded(self, type: TensorType) -> int:
+        """Elements of all shards together."""
+        return self.chunk(type) * self.ranks
+
+    # on arrays of the host
+
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        """All shards of an array, one after the other."""
+        type = type_of(array)
+        spread = np.zeros(self.padded(type), type.dtype)
+        spread[: type.size] = array.reshape(-1)
+        return spread
+
+    def joined(self, spread: np.ndarray, type: TensorType) -> np.ndarray:
+        """The array of which `spread` are all shards."""
+        return spread[: type.size].reshape(type.shape)
+
+    # in programs
+
+    def rows(self, x: Any) -> Any:
+        """[ranks, chunk]: the shards of a whole tensor."""
+        type = type_of(x)
+        flat, missing = ops.reshape(x, (type.size,)), self.padded(type) - type.size
+        if missing:
+            flat = ops.concatenate([flat, ops.zeros((missing,), type.dtype)])
+        return ops.reshape(flat, (self.ranks, self.chunk(type)))
+
+    def own(self, x: Any) -> Any:
+        """This rank's shard of a whole tensor that every rank has."""
+        rows = self.rows(x)
+        start = (ops.axis_index(self.ranks), ops.zeros((), "i32"))
+        return ops.reshape(ops.dynamic_slice(rows, start, (1, rows.shape[1])), rows.shape[1:])
+
+    def whole(self, rows: Any, type: TensorType) -> Any:
+        """The tensor whose shards are `rows` [ranks, chunk]."""
+        flat = ops.reshape(rows, (self.padded(type),))
+        return ops.reshape(flat[: type.size] if self.padded(type) != type.size else flat, type.shape)
+
+    def inside(self, type: TensorType) -> Any:
+        """bool[chunk]: which elements of this rank's shard are no filling."""
+        place = ops.axis_index(self.ranks) * self.chunk(type) + ops.arange(self.chunk(type))
+        return place < type.size
+
+    # buckets
+
+    def all_reduce(self, tensors: Sequence[Any]) -> list[Any]:
+        """The sums over all ranks of tensors of one element type, by one collective."""
+        if len(tensors) == 1:
+            return [ops.all_reduce(tensors[0], self.ranks)]
+        flat = ops.concatenate([ops.reshape(each, (type_of(each).size,)) for each in tensors])
+        parts = _cut(ops.all_reduce(flat, self.ranks), [type_of(each).size for each in tensors])
+        return [ops.reshape(part, each.shape) for part, each in zip(parts, tensors, strict=True)]
+
+    def reduce_scatter(self, tensors: Sequence[Any]) -> list[Any]:
+        """This rank's shards of the sums over all ranks, by one collective."""
+        rows = [self.rows(each) for each in tensors]
+        bucket = ops.concatenate(rows, axis=1) if len(rows) > 1 else rows[0]
+        summed = ops.reshape(ops.reduce_scatter(bucket, self.ranks), (bucket.shape[1],))
+        return _cut(summed, [row.shape[1] for row in rows])
+
+    def all_gather(self, shards: Sequence[Any], types: Sequence[TensorType]) -> list[Any]:
+        """The whole tensors of which every rank has its shard, by one collective."""
+        bucket = ops.concatenate(shards) if len(shards) > 1 else shards[0]
+        rows = ops.all_gather(ops.reshape(bucket, (1, bucket.shape[0])), self.ranks)
+        columns = _cut(rows, [shard.shape[0] for shard in shards], axis=1)
+        return [self.whole(part, type) for part, type in zip(columns, types, strict=True)]
+
+
+def _cut(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """`x` cut along an axis into parts of these sizes."""
+    return [x] if len(sizes) == 1 else ops.split(x, [int(end) for end in np.cumsum(sizes[:-1])], axis)
+
+
+def buckets(types: Sequence[TensorType], limit: int) -> list[list[int]]:
+    """Positions of `types`, in order, in buckets of one element type each.
+
+    A bucket is full when the next tensor would make it larger than `limit` bytes, so one that is larger goes alone.
+    """
+    found: list[list[int]] = []
+    latest: dict[np.dtype, int] = {}
+    sizes: list[int] = []
+    for position, type in enumerate(types):
+        last = latest.get(type.dtype)
+        if last is not None and sizes[last] + type.nbytes <= limit:
+            found[last].append(position)
+            sizes[last] += type.nbytes
+        else:
+            latest[type.dtype] = len(found)
+            found.append([position])
+            sizes.append(type.nbytes)
+    return found
