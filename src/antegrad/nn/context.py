@@ -30,6 +30,7 @@ class Training:
 
     key: Any = None
     sample_weights: Any = None
+    ranks: int = 1
     updates: dict[str, Any] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
 
@@ -57,7 +58,7 @@ def entered(call: Training | None) -> Iterator[None]:
 
 
 def training_call(
-    model: M, *arguments: Any, key: Any = None, sample_weights: Any = None, **keywords: Any
+    model: M, *arguments: Any, key: Any = None, sample_weights: Any = None, ranks: int = 1, **keywords: Any
 ) -> tuple[Any, M]:
     """``(model(*arguments, **keywords), changed model)`` with all layers in training.
 
@@ -66,10 +67,11 @@ def training_call(
         function of key and path. Fold the step into it, and where devices hold parts of a batch their rank:
         ``random.fold_in(key, step)``.
       sample_weights: float[batch], 0 for a sample that only fills the batch up: batch statistics leave it out.
+      ranks: how many ranks (see `ops.all_reduce`) share the statistics of a batch of which each has a part.
     Returns the result, and the model with its state fields as the call left them; parameters are the same arrays.
     Raises `TraceError` when a layer needs a key and there is none.
     """
-    call = Training(key, sample_weights)
+    call = Training(key, sample_weights, ranks)
     with entered(call):
         result = model(*arguments, **keywords)
     return result, with_leaves(model, call.updates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -35,7 +36,7 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 _evaluator: list[Evaluator] = []
 _PACKAGE = Path(__file__).resolve().parent.parent
-_INTERNAL = (f"{_PACKAGE}{os.sep}", f"{tree.LIBRARY}{os.sep}", contextlib.__file__, "<frozen")
+_INTERNAL = (f"{_PACKAGE}{os.sep}", f"{tree.LIBRARY}{os.sep}", contextlib.__file__, functools.__file__, "<frozen")
 """How the file names begin of antegrad itself and of the libraries through which it calls back."""
 _entries: set[CodeType] = set()
 

@@ -85,7 +85,7 @@ class _Pass:
         )
 
     def _do(self, actions: Iterable[Callable[[], None]], source: Source) -> None:
-        self.builder.source = Source(part=source.part)
+        self.builder.source = Source(source.file, source.line, "", source.part)
         for action in actions:
             action()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from antegrad import ops, random, tree
 from antegrad.capture import capture
+from antegrad.checkpoint.shards import Sharded
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType
 from antegrad.ops.dispatch import apply
@@ -96,6 +97,19 @@ class OnMesh(OnDevice):
         found = self.mesh.fetch(leaf)
         return self.layout.joined(found, type) if sharded else found
 
+    def saved(self, programs: StepPrograms, leaves: Any) -> tuple[State, Mapping[str, Sharded] | None]:
+        if self.group is None or not self.strategy.shards:
+            return super().saved(programs, leaves)
+        assert isinstance(programs, RankPrograms)
+        own = self.mesh.local_ranks
+
+        def piece(leaf: Any, sharded: bool) -> np.ndarray:
+            return self.mesh.own_rows(leaf) if sharded else self.mesh.fetch(leaf)
+
+        types, flags = (tree.named_leaves(_stored(each)) for each in (programs.whole_types, programs.sharded))
+        held = {n: Sharded(types[n], self.ranks, own.start, len(own)) for n, flag in flags.items() if flag}
+        return tree.map(piece, leaves, programs.sharded), held
+
     def put_data(self, feed: Feed, data: Any) -> list[Any]:
         assert isinstance(feed, RankFeed)
         return [self.mesh.put(part, True) for part in tree.leaves(feed.divided(data))]
@@ -180,6 +194,11 @@ class OnMesh(OnDevice):
 
     def explained(self, error: Exception) -> Exception:
         return error if self.group is None else self.group.explained(error)
+
+
+def _stored(state: State) -> State:
+    """A state under the names that it has in checkpoints."""
+    return {"param": {**state["param"], **state["state"]}, "opt": state["opt"]}
 
 
 def _by_rank(stacked: np.ndarray, ranks: int) -> np.ndarray:

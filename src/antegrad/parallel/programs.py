@@ -38,6 +38,9 @@ class RankPrograms(StepPrograms):
     def _takes_mean(self) -> bool:
         return False
 
+    def _statistics_ranks(self) -> int:
+        return self.layout.ranks if self.strategy.sync_batch_norm else 1
+
     @property
     def _exchanges_each_part(self) -> bool:
         """Whether each part of an accumulated batch is exchanged: where no rank is to hold whole gradients."""

@@ -21,11 +21,11 @@ from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_fit, check_monitors
 from antegrad.train.evaluation import EvaluationStopped, evaluate_dataset
 from antegrad.train.history import History
-from antegrad.train.interrupt import Interrupts
+from antegrad.train.interrupt import Interrupts, ending
 from antegrad.train.programs import State
 from antegrad.train.progress import Progress
 from antegrad.train.run import Run
-from antegrad.train.writer import CheckpointWriter, checkpoint_name, latest
+from antegrad.train.writer import CheckpointWriter, checkpoint_at, latest
 
 if TYPE_CHECKING:
     from antegrad.train.trainer import Trainer
@@ -62,14 +62,17 @@ class Fit:
     ) -> None:
         check_fit(epochs, every, run, resume, callbacks, checkpoint_every, keep)
         self.trainer, self.dataset, self.validation, self.epochs = trainer, dataset, validation, epochs
+        self.place = trainer.place
         self.directory = None if run is None else Path(run)
-        self.resume, self.callbacks, self.verbose = resume == "latest", list(callbacks), verbose
+        self.resume, self.callbacks, self.verbose = resume == "latest", list(callbacks), verbose and self.place.leader
         self.checkpoint_every, self.keep, self.every = checkpoint_every, keep, every
         self.epoch, self.step, self.done = trainer.epoch, 0, 0
         self.sums: list[float] = []
         self.history = History()
         self.log: Run | None = None
         self.writer: CheckpointWriter | None = None
+        self.leaving: int | None = None
+        """The signal after which all processes end."""
         self._seconds_a_step: float | None = None
 
     def run(self) -> History:
@@ -77,7 +80,8 @@ class Fit:
         self.trainer.fitting, self.trainer.stop_reason = self, None
         check_monitors(self.callbacks, self._names())
         self.engine = self.trainer.captured(self.dataset)
-        log = None if self.directory is None else self._checked_run(self.directory)
+        log = None if self.directory is None or not self.place.leader else self._checked_run(self.directory)
+        self.place.agreed("checked", None)  # before any process writes, the first has found nothing wrong
         saved = self._saved() if self.resume else None
         with contextlib.ExitStack() as stack:
             if log is not None:
@@ -85,7 +89,8 @@ class Fit:
             self.trainer.start(self.engine, self.dataset)
             self._begin(saved)
             if self.directory is not None:
-                self.writer = stack.enter_context(CheckpointWriter(self.directory, keep=self.keep))
+                writer = CheckpointWriter(self.directory, keep=self.keep, group=self.place.group)
+                self.writer = stack.enter_context(writer)
                 if saved is not None:
                     self.writer.resume(self.done, saved[1]["best"])
             self.interrupts = stack.enter_context(Interrupts())
@@ -94,13 +99,18 @@ class Fit:
                 what = "epochs" if self.every is None else "steps"
                 logger.warning("fit: all of the %s %s are done already, and nothing is left to do", self.epochs, what)
             self._each("on_fit_start")
-            while not self._over() and self.trainer.stop_reason is None:
+            while not self._over() and self._stop_reason() is None:
                 self._epoch()
             self._each("on_fit_end", self.history)
         if self.log is not None:
             last = self.history[-1] if len(self.history) else {}
             self.log.summary({"epochs": self.epoch, "stopped": self.trainer.stop_reason, **last})
         return self.history
+
+    def _stop_reason(self) -> str | None:
+        """Why training ends early, on whichever process that was said."""
+        self.trainer.stop_reason = self.place.any_of("stop", self.trainer.stop_reason)
+        return self.trainer.stop_reason
 
     def _over(self) -> bool:
         if self.every is None:
@@ -143,7 +153,7 @@ class Fit:
             count = self.trainer.steps_at_once(self._seconds_a_step, self._until_checkpoint(steps - self.step))
             started = self.trainer.clock()
             rows = self.engine.dispatch(*self.engine.feed.place(self.epoch, self.step, self.done), count)
-            taken = (self.trainer.clock() - started) / count
+            taken = self.place.agreed("seconds", (self.trainer.clock() - started) / count)
             self._seconds_a_step = taken if self._seconds_a_step is None else min(taken, 2 * self._seconds_a_step)
             self._take(rows)
             values = {"loss": float(rows[0][-1]) / float(rows[1][-1] or 1)}
@@ -151,7 +161,7 @@ class Fit:
             self._each("on_dispatch", self.done, values)
             if self.step < steps:
                 due = self.checkpoint_every is not None and self.done % self.checkpoint_every == 0
-                if due or self.interrupts.requested:
+                if due or self._asked():
                     self._save()
                 self._leave_if_asked()
 
@@ -202,7 +212,7 @@ class Fit:
     def _validated(self, validation: Dataset) -> dict[str, float]:
         """Loss and metrics; after Ctrl-C or SIGTERM they are left for the run that goes on."""
         try:
-            return evaluate_dataset(self.trainer, validation, stop=lambda: self.interrupts.requested is not None)
+            return evaluate_dataset(self.trainer, validation, stop=lambda: self._asked() is not None)
         except EvaluationStopped:
             self._save()
             self._leave_if_asked()
@@ -213,7 +223,7 @@ class Fit:
     def _save(self, best: bool = False) -> None:
         if self.writer is None:
             return
-        state = self.engine.state
+        state, sharded = self.place.saved(self.engine.programs, self.engine.device_state)
         assert int(state["step"]) == self.done
         tensors, metadata = checkpoint.pack(
             {**state["param"], **state["state"]},
@@ -223,7 +233,7 @@ class Fit:
             seed=self.trainer.seed,
             user={POSITION: json.dumps({**self._position(), "best": best})},
         )
-        path = self.writer.save(self.done, tensors, metadata, best=best)
+        path = self.writer.save(self.done, tensors, metadata, best=best, sharded=sharded)
         self._each("on_checkpoint", self.done, path)
 
     def _position(self) -> dict[str, Any]:
@@ -254,8 +264,15 @@ class Fit:
     def _saved(self) -> tuple[State, dict[str, Any]] | None:
         """The state in the latest checkpoint and where training stood, if there is one; refused if it does not fit."""
         path = None if self.directory is None else latest(self.directory)
+        if self.place.any_of("resuming", path is not None) and path is None:
+            raise CheckpointError(f"{self.directory} has no checkpoint for this process, but has one for another")
         if path is None:
             return None
+        if self.place.agreed("resumed", path.name) != path.name:
+            raise CheckpointError(
+                f"{path} is the latest checkpoint for this process, and another one for process 0: all processes need "
+                "the same directory, on a file system that they share"
+            )
         saved = checkpoint.load(path)
         info = checkpoint.training_info(saved)
         if POSITION not in info.user:
@@ -307,17 +324,24 @@ class Fit:
         if self.directory is None or self.writer is None:
             return None
         self.writer.wait()
-        path = self.directory / checkpoint_name(step)
-        return self._state_in(checkpoint.load(path)) if path.exists() else None
+        path = checkpoint_at(self.directory, step)
+        return None if path is None else self._state_in(checkpoint.load(path))
 
     # people and callbacks
 
+    def _asked(self) -> int | None:
+        """The signal by which one of the processes was asked to end; all learn of it at the same step."""
+        if self.leaving is None:
+            self.leaving = self.place.any_of("asked", self.interrupts.requested)
+        return self.leaving
+
     def _leave_if_asked(self) -> None:
         """After Ctrl-C or SIGTERM, when the state has just been saved: wait until that is durable, and leave."""
-        if self.interrupts.requested:
+        asked = self._asked()
+        if asked is not None:
             if self.writer is not None:
                 self.writer.wait()
-            self.interrupts.raise_if_requested()
+            raise ending(asked)
 
     def _each(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:

@@ -31,7 +31,7 @@ class Group(Protocol):
 
         It is called from the thread of the writer, or from the one that saves, never from both at once. All processes
         call it with the same topics in the same order; a second writer begins with the same topics again. It raises
-        when another process is lost.
+        when another process is lost, and waits for one that lives: writing may take one of them minutes longer.
         """
         ...
 

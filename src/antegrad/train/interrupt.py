@@ -10,7 +10,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "ending"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLEAR_LINE, SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
@@ -42,10 +42,8 @@ class Interrupts:
 
     def raise_if_requested(self) -> None:
         """After SIGINT raise `KeyboardInterrupt`, after SIGTERM ``SystemExit(143)``, else do nothing."""
-        if self.requested == signal.SIGINT:
-            raise KeyboardInterrupt
         if self.requested is not None:
-            raise SystemExit(128 + self.requested)
+            raise ending(self.requested)
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
@@ -98,6 +96,11 @@ class Interrupts:
             os._exit(128 + number)
         self.requested = number
         _say(f"{name}: finishing the step and saving; a second one ends at once, without saving")
+
+
+def ending(number: int) -> BaseException:
+    """What a program raises that ends because of a signal: `KeyboardInterrupt`, or ``SystemExit(143)`` for SIGTERM."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def _say(text: str, control: str = "") -> None:

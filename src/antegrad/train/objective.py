@@ -56,15 +56,18 @@ class Objective:
         values = {**parameters, **state}
         return [values[path] for path in tree.named_leaves(self.model)]
 
-    def training(self, x: Any, y: Any, *, weighted: bool, mean: bool) -> Program:
+    def training(self, x: Any, y: Any, *, weighted: bool, mean: bool, ranks: int = 1) -> Program:
         """Model, batch, key and perhaps sample weights, to what is differentiated and what is reported.
 
         Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum), then the sum of the losses,
         the sum of the weights, the sum of each metric, and every array of the state as the layers left it.
+        `ranks` share the statistics of a batch.
         """
 
         def forward(model: Any, x: Any, y: Any, key: Any, weights: Any = None) -> Any:
-            prediction, changed = nn.training_call(model, as_input(x), key=key, sample_weights=weights)
+            prediction, changed = nn.training_call(
+                model, as_input(x), key=key, sample_weights=weights, ranks=ranks
+            )
             sums = self.sums(ops.name(prediction, "prediction"), y, weights)
             named = tree.named_leaves(changed)
             objective = _quotient(*sums[:2]) if mean else sums[0]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from antegrad import tree
+from antegrad.checkpoint.shards import Sharded
 from antegrad.ir.program import Program
 from antegrad.runtime.compile import compile as compile_program
 from antegrad.runtime.device import DeviceInfo
@@ -88,6 +89,10 @@ class OnDevice:
     def state(self, programs: StepPrograms, leaves: Any) -> State:
         """The whole state, as NumPy arrays. All processes call it."""
         return fetch(leaves)
+
+    def saved(self, programs: StepPrograms, leaves: Any) -> tuple[State, Mapping[str, Sharded] | None]:
+        """What this process writes into a checkpoint: the state, and of which names in it it holds but a piece."""
+        return self.state(programs, leaves), None
 
     def put_data(self, feed: Feed, data: Any) -> list[Any]:
         """The data from which batches are made."""

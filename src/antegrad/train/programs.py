@@ -57,7 +57,10 @@ class StepPrograms:
         if accumulate < 1 or size % accumulate:
             raise ShapeError(f"accumulate={accumulate}: a batch of {size} has no so many parts of equal size")
         part_x, part_y = (batch_type(batch, size // accumulate) for batch in (x, y))
-        self.forward = transform(objective.training(part_x, part_y, weighted=weighted, mean=self._takes_mean()))
+        forward = objective.training(
+            part_x, part_y, weighted=weighted, mean=self._takes_mean(), ranks=self._statistics_ranks()
+        )
+        self.forward = transform(forward)
         inputs = dict(zip(tree.named_leaves(objective.model), self.forward.input_names, strict=False))
         self.gradient = reverse(self.forward, [inputs[path] for path in objective.parameter_names])
         self.state_types = self._state_types()
@@ -83,6 +86,10 @@ class StepPrograms:
 
     def _state_types(self) -> State:
         return tree.map(type_of, self.init())
+
+    def _statistics_ranks(self) -> int:
+        """How many ranks share the statistics of a batch."""
+        return 1
 
     @cached_property
     def sharded(self) -> State:

@@ -277,7 +277,7 @@ class CheckpointWriter:
         """Write the file of this process; the sizes of all files, each of which is on the disk."""
 
         def write() -> int:
-            file = mine.file(stamp(plan.token, job.step, mine.first, mine.count, mine.ranks))
+            file = mine.file(stamp(plan.token, job.step, mine.digest(), mine.first, mine.count))
             write_file(self.directory / plan.names[self._all.index], file)
             return sum(map(len, file))
 
