@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """What each package or module of antegrad may import, besides itself."""
 
-UNBOUND = {"__init__", "cli"}
+UNBOUND = {"__init__", "__main__", "cli"}
 """The public surface and the command line may import everything."""
 
 JAX_ALLOWED = {"runtime": "jax", "parallel": "jax", "export": "jax", "tree": "jax.tree_util"}

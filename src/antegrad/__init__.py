@@ -7,6 +7,7 @@ from antegrad import losses as losses
 from antegrad import nn as nn
 from antegrad import ops as ops
 from antegrad import optim as optim
+from antegrad import parallel as parallel
 from antegrad import random as random
 from antegrad import train as train
 from antegrad.autodiff.custom import custom_jvp as custom_jvp

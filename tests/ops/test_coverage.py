@@ -19,6 +19,10 @@ ELSEWHERE = {
     "call": "tests of custom derivatives and rematerialisation, which are what makes it",
     "optimization_barrier": "tests/runtime/test_emission.py; it computes nothing",
     "threefry2x32": "tests/random",
+    **dict.fromkeys(
+        ["all_gather", "all_reduce", "all_to_all", "axis_index", "collective_permute", "reduce_scatter"],
+        "tests/ops/test_collective.py; they need several ranks",
+    ),
     "while": "it has no reverse mode; its values are in tests/ops/test_control.py, forward mode in tests/autodiff",
     "while_transpose": "it runs nowhere; tests/autodiff/test_control.py",
 }

@@ -172,7 +172,8 @@ def test_host_and_cpu_agree(row: Row) -> None:
 
 def test_every_primitive_is_in_the_table() -> None:
     used = {equation.primitive.name for row in TABLE for equation in captured(row).all_equations()}
-    assert used >= set(REGISTRY) - {"while_transpose"}  # it runs nowhere
+    several_ranks = {name for name, primitive in REGISTRY.items() if primitive.communicates}  # ops/test_collective.py
+    assert used >= set(REGISTRY) - several_ranks - {"while_transpose"}  # it runs nowhere
 
 
 @pytest.mark.parametrize("device", ["host", "cpu"])

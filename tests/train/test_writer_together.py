@@ -93,12 +93,14 @@ def test_saves_pointers_and_retention(background: bool, tmp_path: Path) -> None:
     assert [path.name for path in checkpoints(tmp_path)] == [files(step)[0] for step in (10, 30, 40)]
 
 
-def test_the_same_values_are_saved_though_the_arrays_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [CUT, set()])
+def test_the_values_at_the_call_are_saved_though_the_arrays_change(cut: set[str], tmp_path: Path) -> None:
     def work(target: CheckpointWriter, group: Member) -> None:
         may_write = threading.Event()
         assert target._thread is not None
         target._thread.submit(may_write.wait)
-        tensors, sharded = pieces(full(1), CUT, RANKS, *split(RANKS, PROCESSES)[group.index])
+        tensors, sharded = pieces(full(1), cut, RANKS, *split(RANKS, PROCESSES)[group.index])
+        tensors = {name: array.copy() for name, array in tensors.items()}
         metadata = {"step": "1"}
         target.save(1, tensors, metadata, sharded=sharded)
         metadata["step"] = "2"
@@ -145,7 +147,7 @@ def test_the_order_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Files of all, index, pointers, each flushed with its directory; then the old index, its files, and the strays."""
     for step in (1, 2):
         save_set(tmp_path, full(step), {"step": str(step)}, RANKS, 2, CUT, step)
-    (tmp_path / shard_name(1, 1, 9)).touch()
+    (tmp_path / shard_name(0, 1, 9)).touch()
     events: list[str] = []
     real_replace, real_fsync, real_unlink = os.replace, os.fsync, Path.unlink
 
@@ -167,7 +169,7 @@ def test_the_order_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     each(tmp_path, lambda target, group: save(target, group, 3, best=True), turns=True, keep=2, background=False)
     names = [*files(3)[1:], files(3)[0], "best", "latest"]
     written = [event for name in names for event in ("flush", f"rename {name}", "flush")]
-    removed = [files(1, 2)[0], *files(1, 2)[1:], shard_name(1, 1, 9)]
+    removed = [files(1, 2)[0], *files(1, 2)[1:], shard_name(0, 1, 9)]
     assert events == [*written, *(f"remove {name}" for name in removed)]
 
 

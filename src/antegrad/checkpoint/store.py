@@ -26,7 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from antegrad.checkpoint.alias import refold, unfold
-from antegrad.checkpoint.codec import decode, decode_header, encode
+from antegrad.checkpoint.codec import decode, encode
+from antegrad.checkpoint.index import is_index
+from antegrad.checkpoint.reader import Reader, load_set, opened_file, opened_set, refuse_shard
 from antegrad.errors import CheckpointError
 
 PIECE = 1 << 26
@@ -37,7 +39,7 @@ PARTIAL = re.compile(r"\.antegrad-[0-9a-f]{16}\.partial")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What one file holds: every tensor by its name in the file (tied names give one array), and the metadata."""
+    """What a checkpoint holds: every tensor by its name in the file (tied names give one array), and the metadata."""
 
     path: Path
     tensors: dict[str, np.ndarray]
@@ -99,24 +101,41 @@ def write_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """The contents of the safetensors file `path`; arrays are writable and own their memory.
+    """The contents of the checkpoint `path`; arrays are writable and own their memory.
 
-    Raises `CheckpointError` when the file is missing or cannot be trusted, naming file, tensor and numbers.
+    It is a safetensors file, or the index (``*.index.json``) of files that several processes wrote, which gives the
+    same full arrays, whatever their number. Raises `CheckpointError` when a file is missing or cannot be trusted,
+    naming file, tensor and numbers.
     """
     path = Path(path)
     with _opened(path) as stream:
+        if is_index(path):
+            return Checkpoint(path, *load_set(stream, path))
         tensors, metadata = decode(stream, str(path))
+    refuse_shard(metadata, path)
     return Checkpoint(path, unfold(tensors, metadata, str(path)), metadata)
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of the safetensors file `path`, without its arrays.
+    """The metadata of the checkpoint `path`, a safetensors file or an index, without its arrays.
 
-    The header is checked in full against the size of the file, so what this reads is complete. Raises
-    `CheckpointError` when the file is missing or cannot be trusted.
+    The header is checked in full against the size of the file (of all files that an index names), so what this reads is
+    complete. Raises `CheckpointError` when a file is missing or cannot be trusted.
     """
-    with _opened(Path(path)) as stream:
-        return decode_header(stream, str(path))[1]
+    with opened(path) as reader:
+        return reader.metadata
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Reader]:
+    """A checkpoint, to be read array by array; its headers have been checked. Raises `CheckpointError`."""
+    path = Path(path)
+    with _opened(path) as stream:
+        if is_index(path):
+            with opened_set(stream, path) as reader:
+                yield reader
+        else:
+            yield opened_file(stream, path)
 
 
 @contextlib.contextmanager
@@ -133,7 +152,8 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 def _similar(path: Path) -> str:
     """Advice for a file that is missing: a checkpoint beside it with a similar name."""
     with contextlib.suppress(OSError):
-        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".safetensors"]
+        entries = path.parent.iterdir()
+        names = [entry.name for entry in entries if entry.suffix == ".safetensors" or is_index(entry)]
         if close := difflib.get_close_matches(path.name, names, 1):
             return f" Did you mean {path.parent / close[0]}?"
     return ""

@@ -1,8 +1,8 @@
-"""The cost model: FLOPs, bytes moved and live memory of a Program, by layer and in total."""
+"""The cost model: FLOPs, bytes moved, live memory and collectives of a Program, by layer and in total."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antegrad.ir.program import Equation, Program, Value, provide
@@ -14,25 +14,43 @@ INPUTS: Key = ("inputs", "")
 
 @dataclass
 class Cost:
-    """FLOPs, and bytes read and written, of some equations."""
+    """FLOPs, bytes read and written, and bytes that come from other ranks, of some equations of one rank."""
 
     flops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    bytes_received: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             self.flops + other.flops,
             self.bytes_read + other.bytes_read,
             self.bytes_written + other.bytes_written,
+            self.bytes_received + other.bytes_received,
         )
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(self.flops * times, self.bytes_read * times, self.bytes_written * times)
+        return Cost(
+            self.flops * times, self.bytes_read * times, self.bytes_written * times, self.bytes_received * times
+        )
 
     @property
     def bytes(self) -> int:
         return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """How many collectives of one kind a rank takes part in, and the bytes that it gets from the other ranks."""
+
+    count: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Collectives) -> Collectives:
+        return Collectives(self.count + other.count, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> Collectives:
+        return Collectives(self.count * times, self.bytes * times)
 
 
 @dataclass
@@ -43,7 +61,8 @@ class CostReport:
     are alive in at one time, inputs included, with every value freed after its last use; `live_by_layer` says how much
     of it is made by each layer, under the same keys, and under ``("inputs", "")`` what is given. `activation_bytes` is
     what a gradient keeps of the forward pass for the backward pass, without what depends on the parameters alone (the
-    inputs that have a gradient). Views (`reshape` and broadcasts) take no memory.
+    inputs that have a gradient). Views (`reshape` and broadcasts) take no memory. `collectives` counts what one rank
+    exchanges with others, by the name of the primitive; loops count as in `total`.
     """
 
     program: str
@@ -52,6 +71,7 @@ class CostReport:
     peak_bytes: int = 0
     live_by_layer: dict[Key, int] = field(default_factory=dict)
     activation_bytes: int = 0
+    collectives: dict[str, Collectives] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rows = [("layer", "part", "FLOPs", "bytes read", "bytes written", "live at the peak")]
@@ -60,10 +80,18 @@ class CostReport:
             numbers = _numbers(self.by_layer.get(key, Cost()), self.live_by_layer.get(key, 0))
             rows.append((layer or "-", part, *numbers))
         rows.append(("total", "", *_numbers(self.total, self.peak_bytes)))
-        widths = [max(len(row[i]) for row in rows) for i in range(6)]
-        formats = [f"{{:{'<' if i < 2 else '>'}{width}}}" for i, width in enumerate(widths)]
-        lines = ["  ".join(formats).format(*row) for row in rows]
-        return "\n".join([f"cost of {self.program}", *lines])
+        lines = [f"cost of {self.program}", *_aligned(rows, 2)]
+        if self.collectives:
+            kinds = [(kind, f"{each.count:,}", f"{each.bytes:,}") for kind, each in self.collectives.items()]
+            lines += _aligned([("collective", "count", "bytes received"), *kinds], 1)
+        return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
+    """The rows of a table; the first `texts` columns to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{{:{'<' if i < texts else '>'}{width}}}" for i, width in enumerate(widths)]
+    return ["  ".join(formats).format(*row) for row in rows]
 
 
 def _numbers(cost: Cost, live: int) -> tuple[str, str, str, str]:
@@ -75,17 +103,43 @@ def equation_cost(equation: Equation) -> Cost:
 
     A `cond` counts its most expensive branch, a `while` one step.
     """
+    return _measured(equation)[0]
+
+
+def _measured(equation: Equation) -> tuple[Cost, dict[str, Collectives]]:
+    """The cost of one equation, and its collectives by kind."""
     if not equation.programs:
-        read = sum(type.nbytes for type in equation.input_types)
-        return Cost(equation.primitive.flops(equation), read, sum(type.nbytes for type in equation.output_types))
-    costs = [cost(program).total for program in equation.programs]
+        return _single(equation)
+    reports = [cost(program) for program in equation.programs]
     if equation.primitive.name == "cond":
-        return max(costs, key=lambda inner: (inner.flops, inner.bytes))
-    return sum(costs, Cost()) * equation.params.get("length", 1)
+        dearest = max(reports, key=lambda each: (each.total.flops, each.total.bytes, each.total.bytes_received))
+        return dearest.total, dearest.collectives
+    times = equation.params.get("length", 1)
+    total, collectives = Cost(), {}
+    for report in reports:
+        total = total + report.total * times
+        _add(collectives, {kind: each * times for kind, each in report.collectives.items()})
+    return total, collectives
+
+
+def _single(equation: Equation) -> tuple[Cost, dict[str, Collectives]]:
+    """`_measured` for an equation without sub-programs."""
+    primitive = equation.primitive
+    read, written = (sum(type.nbytes for type in types) for types in (equation.input_types, equation.output_types))
+    received = primitive.received(equation)
+    # What only asks for the number of the rank exchanges nothing.
+    exchanges = primitive.communicates and bool(equation.inputs)
+    own = {primitive.name: Collectives(1, received)} if exchanges else {}
+    return Cost(primitive.flops(equation), read, written, received), own
+
+
+def _add(total: dict[str, Collectives], more: Mapping[str, Collectives]) -> None:
+    for kind, each in more.items():
+        total[kind] = total.get(kind, Collectives()) + each
 
 
 def cost(program: Program) -> CostReport:
-    """FLOPs, bytes and peak live memory of `program`."""
+    """FLOPs, bytes, peak live memory and collectives of `program`."""
     report = CostReport(
         program.name,
         peak_bytes=peak_live_bytes(program),
@@ -93,10 +147,11 @@ def cost(program: Program) -> CostReport:
         activation_bytes=activation_bytes(program),
     )
     for equation in program.equations:
-        own = equation_cost(equation)
+        own, collectives = _measured(equation)
         key = (equation.source.layer, equation.source.part)
         report.total = report.total + own
         report.by_layer[key] = report.by_layer.get(key, Cost()) + own
+        _add(report.collectives, collectives)
     return report
 
 

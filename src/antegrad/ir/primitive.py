@@ -97,6 +97,10 @@ class Primitive:
         """Floating-point operations of one execution; moves and integer work count nothing."""
         return 0
 
+    def received(self, equation: Equation) -> int:
+        """Bytes that one rank gets from the others in one execution."""
+        return 0
+
     def traced_helpers(self) -> dict[str, Callable]:
         """What stands for each helper when a printed module is traced again; takes the helper's arguments."""
         return {helper.__name__: self for helper in self.helpers}  # pyright: ignore[reportReturnType]

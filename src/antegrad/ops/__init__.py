@@ -45,3 +45,4 @@ from antegrad.ops.pooling import *
 from antegrad.ops.image import *
 from antegrad.ops.threefry import *
 from antegrad.ops.collective import *
+from antegrad.ops.communication import *

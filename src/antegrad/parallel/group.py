@@ -7,17 +7,23 @@ from typing import Any
 from antegrad.parallel import processes
 from antegrad.parallel.watch import PeerError, Watch
 
+SAVING = 24 * 3600.0
+"""Seconds for which processes wait for one that writes a checkpoint; one that is lost is noticed long before."""
 NEWS = 5.0
 """Seconds in which the news of a lost process follows the collective that it broke."""
 
 
 class Group:
-    """The processes of this run; it is made after `processes.initialize` has found that there are several."""
+    """The processes of this run; it is made after `processes.initialize` has found that there are several.
 
-    def __init__(self) -> None:
+    `timeout` is how long, in seconds, they wait for each other in `gather`; None for the timeout of the run.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
         watch = processes.watch()
         assert watch is not None
         self.watch: Watch = watch
+        self.timeout = timeout
 
     @property
     def index(self) -> int:
@@ -29,7 +35,7 @@ class Group:
 
     def gather(self, topic: str, value: Any) -> list[Any]:
         """`value`, which JSON must have, from each process, by rank; `PeerError` where one is lost."""
-        return self.watch.gather(topic, value)
+        return self.watch.gather(topic, value, timeout=self.timeout)
 
     def progress(self, dispatch: int) -> None:
         """Said before each dispatch: who begins fewer of them than the others, and no more, hangs."""

@@ -15,7 +15,7 @@ from antegrad.ir.types import TensorType
 from antegrad.ops.dispatch import apply
 from antegrad.parallel.exchange import Exchange, exchanged
 from antegrad.parallel.feeds import RankFeed
-from antegrad.parallel.group import Group
+from antegrad.parallel.group import SAVING, Group
 from antegrad.parallel.layout import Layout
 from antegrad.parallel.programs import RankPrograms, rank_batch
 from antegrad.parallel.strategy import Strategy
@@ -36,7 +36,8 @@ class OnMesh(OnDevice):
         super().__init__(strategy.mesh.device, options)
         self.strategy, self.mesh = strategy, strategy.mesh
         self.layout = Layout(self.mesh.size)
-        self.group = Group() if self.mesh.spans_processes else None
+        self.group = Group(SAVING) if self.mesh.spans_processes else None
+        self.processes = Group() if self.mesh.spans_processes else None
 
     @property
     def ranks(self) -> int:
@@ -180,20 +181,20 @@ class OnMesh(OnDevice):
     # agreement between processes
 
     def agreed(self, topic: str, value: Any) -> Any:
-        return value if self.group is None else self.group.gather(topic, value)[0]
+        return value if self.processes is None else self.processes.gather(topic, value)[0]
 
     def any_of(self, topic: str, value: Any) -> Any:
-        if self.group is None:
+        if self.processes is None:
             return value
-        found = self.group.gather(topic, value)
+        found = self.processes.gather(topic, value)
         return next((each for each in found if each), found[0])
 
     def begins(self, dispatch: int) -> None:
-        if self.group is not None:
-            self.group.progress(dispatch)
+        if self.processes is not None:
+            self.processes.progress(dispatch)
 
     def explained(self, error: Exception) -> Exception:
-        return error if self.group is None else self.group.explained(error)
+        return error if self.processes is None else self.processes.explained(error)
 
 
 def _stored(state: State) -> State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -15,12 +16,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from antegrad import tree
-from antegrad.errors import DeviceError, ShapeError
+from antegrad.errors import DeviceError, DTypeError, ShapeError
 from antegrad.ir.program import Program
-from antegrad.ir.types import TensorType
+from antegrad.ir.types import TensorType, type_of
 from antegrad.runtime.device import DeviceInfo, resolve
-from antegrad.runtime.lockstep import run_ranks
+from antegrad.runtime.lockstep import check_ranks, run_ranks
 from antegrad.runtime.signature import Signature
 from antegrad.runtime.xla import default_options, program_function
 
@@ -60,8 +60,13 @@ class Mesh:
         return DeviceInfo(self.platform, self.platform, handle.device_kind, None, handle)
 
     def sharding(self, sharded: bool) -> NamedSharding:
+        """How JAX places a sharded or a replicated global array."""
+        return self._shardings[sharded]
+
+    @cached_property
+    def _shardings(self) -> tuple[NamedSharding, NamedSharding]:
         mesh = jax.sharding.Mesh(np.array(self.devices), (AXIS,))
-        return NamedSharding(mesh, PartitionSpec(AXIS) if sharded else PartitionSpec())
+        return NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXIS))
 
     def global_type(self, local: TensorType, sharded: bool) -> TensorType:
         """The type of the global array of which each rank holds a `local` one."""
@@ -90,6 +95,8 @@ class Mesh:
 
     def fetch(self, array: Any) -> np.ndarray:
         """The whole of a global array, as NumPy has it. All processes call it."""
+        if not array.size:
+            return np.zeros(array.shape, array.dtype)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             return np.array(multihost_utils.process_allgather(array, tiled=True))
         return np.array(array)
@@ -122,6 +129,7 @@ class MeshExecutable:
         self.sharded_inputs, self.sharded_outputs = tuple(sharded_inputs), tuple(sharded_outputs)
         self.signature.check_donation(donate)
         self._check_flags()
+        check_ranks(program, mesh.size)
         self.compiled: Any = None
         if mesh.devices:
             own = CPU_OPTIONS if mesh.platform == "cpu" else {}
@@ -130,6 +138,8 @@ class MeshExecutable:
     def _check_flags(self) -> None:
         flags = (*self.sharded_inputs, *self.sharded_outputs)
         types = (*self.signature.input_types, *self.signature.output_types)
+        if len(flags) != len(types):
+            raise ShapeError(f"program {self.program.name}: {len(types)} inputs and outputs, and {len(flags)} flags")
         for flag, type in zip(flags, types, strict=True):
             if flag and not type.ndim:
                 raise ShapeError(f"program {self.program.name}: a scalar cannot be sharded, found {type}")
@@ -164,17 +174,40 @@ class MeshExecutable:
             self._captured = [mesh.put(array, False) for array in self.program.captured]
 
     def __call__(self, *arguments: Any) -> list[Any]:
-        """The outputs as global arrays, for global arrays; scalars may be NumPy's."""
+        """The outputs as global arrays, for global arrays; those of NumPy are copied to the devices.
+
+        Raises `ShapeError`, `DTypeError` and `DeviceError` for what does not fit, or has been donated to an earlier
+        call, naming the input.
+        """
         self.signature.check_count(arguments)
+        checked = [self._checked(position, leaf) for position, leaf in enumerate(arguments)]
         if self.compiled is None:
-            return self._run_on_host(arguments)
+            return self._run_on_host(checked)
         ready = [
-            leaf if isinstance(leaf, jax.Array) else self.mesh.put(np.asarray(leaf), flag)
-            for leaf, flag in zip(arguments, self.sharded_inputs, strict=True)
+            leaf if isinstance(leaf, jax.Array) else self.mesh.put(leaf, flag)
+            for leaf, flag in zip(checked, self.sharded_inputs, strict=True)
         ]
         results = list(self.compiled(*ready, *self._captured))
         # On the CPU ranks wait for each other in threads, of which there would not be enough for several calls at once.
         return jax.block_until_ready(results) if self.mesh.platform == "cpu" else results
+
+    def _checked(self, position: int, leaf: Any) -> Any:
+        """A global argument, if it fits; JAX would end the process for one whose memory was given away."""
+        own, sharded = self.signature.input_types[position], self.sharded_inputs[position]
+        where = f"program {self.program.name}: input {self.signature.input_names[position]}"
+        if isinstance(leaf, jax.Array):
+            if leaf.is_deleted():
+                raise DeviceError(f"{where} has been deleted: an earlier call was given its memory (donate)")
+            if not leaf.sharding.is_equivalent_to(self.mesh.sharding(sharded), leaf.ndim):
+                held = "sharded over" if sharded else "replicated on"
+                raise DeviceError(f"{where} must be {held} the devices of the mesh, found {leaf.sharding}")
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        expected = self.mesh.global_type(own, sharded)
+        if tuple(array.shape) != expected.shape:
+            raise ShapeError(f"{where} must be {expected} over all {self.mesh.size} ranks, found {type_of(array)}")
+        if array.dtype != expected.dtype:
+            raise DTypeError(f"{where} must be {expected}, found {type_of(array)}: convert it with .astype(...)")
+        return array
 
     def _run_on_host(self, arguments: Sequence[Any]) -> list[Any]:
         size = self.mesh.size
@@ -200,8 +233,3 @@ class MeshExecutable:
         if self.compiled is None:
             raise DeviceError(f"program {self.program.name} runs on the host, which has no XLA executable")
         return self.compiled
-
-
-def fetched(mesh: Mesh, arrays: Any) -> Any:
-    """A pytree of global arrays as NumPy arrays."""
-    return tree.map(mesh.fetch, arrays)

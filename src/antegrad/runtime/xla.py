@@ -24,6 +24,7 @@ from antegrad.errors import DeviceError, ProgramError
 from antegrad.ir.program import Equation, Program
 from antegrad.ir.types import TensorType
 from antegrad.runtime.device import DeviceInfo
+from antegrad.runtime.lockstep import check_ranks
 from antegrad.runtime.signature import Signature
 
 
@@ -126,6 +127,7 @@ class XlaExecutable:
         donate: Sequence[int] = (),
         compiler_options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_ranks(program, 1)
         self.signature = Signature.of(program)
         self.device = device
         self._donate = frozenset(donate)

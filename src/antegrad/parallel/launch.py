@@ -1,0 +1,316 @@
+"""Start one run as several processes on this machine, show what they write, and end them together.
+
+What the processes are told is in their environment: see `antegrad.parallel.processes`, whose `initialize` reads it.
+Across machines their scheduler does this work: ``srun python script.py`` needs no launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from antegrad.errors import SettingError
+from antegrad.parallel.processes import ADDRESS, COUNT, INDEX, THREADS, TIMEOUT, pool_size
+from antegrad.parallel.watch import EXIT_CODE
+
+__all__ = ["launch"]
+
+SETTLE = 3.0
+"""Seconds that the process which began the trouble gets to end, after another one has ended because of it."""
+LAST_LINES = 20
+LONGEST_LINE = 1 << 16
+PR_SET_PDEATHSIG = 1
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    processes: int,
+    devices_per_process: int = 1,
+    timeout: float = 60.0,
+    restarts: int = 0,
+    port: int = 0,
+    grace: float = 15.0,
+) -> int:
+    """Run ``python COMMAND`` as `processes` processes, and return the exit code of the first that failed, or 0.
+
+    Each process has `devices_per_process` CPU devices, and as many GPUs of its own where there are some. Every line
+    that they write comes to stdout behind ``[rank]``. When one fails, the others get SIGTERM, and SIGKILL after `grace`
+    seconds; after that everything is started again, up to `restarts` times. SIGINT and SIGTERM go to all of them, the
+    second time as SIGKILL, and nothing is started again. A process that a signal ended counts as 128 + its number.
+
+    `timeout` is how long a silent peer is waited for, in seconds; `port` is that of process 0, 0 for a free one.
+    Raises `SettingError` for numbers out of range.
+    """
+    for name, value, least in (
+        ("processes", processes, 1),
+        ("devices_per_process", devices_per_process, 1),
+        ("restarts", restarts, 0),
+    ):
+        if value < least:
+            raise SettingError(f"{name}={value}: expected at least {least}")
+    if timeout <= 0 or not 0 <= port < 1 << 16:
+        raise SettingError(f"timeout={timeout}, port={port}: expected a positive time, and 0 or a port")
+    code = 0
+    for attempt in range(restarts + 1):
+        environments = _environments(processes, devices_per_process, timeout, port or _free_port())
+        attempted = _Attempt([[sys.executable, "-u", *command]] * processes, environments, grace)
+        code = attempted.run()
+        if code == 0 or attempted.interrupted or attempt == restarts:
+            break
+        _say(f"starting all again, {attempt + 1} of {restarts} times")
+    return code
+
+
+def _environments(processes: int, devices: int, timeout: float, port: int) -> list[dict[str, str]]:
+    common = {
+        ADDRESS: f"127.0.0.1:{port}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        COUNT: str(processes),
+        TIMEOUT: str(timeout),
+        THREADS: str(pool_size(devices)),
+    }
+    return [
+        {
+            **os.environ,
+            **common,
+            INDEX: str(rank),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(str(rank * devices + device) for device in range(devices)),
+        }
+        for rank in range(processes)
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class _Rank:
+    """One process."""
+
+    process: subprocess.Popen[bytes]
+    reader: threading.Thread | None = None
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    code: int | None = None
+    """As a shell has it: 128 and the number of the signal."""
+    forwarded: bool = False
+
+    def forward(self, number: int) -> None:
+        """Pass a signal on, once: a trainer that gets it twice ends without saving."""
+        if not self.forwarded:
+            self.forwarded = True
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it and its own children, if it still runs."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end. While its number cannot be taken by another, end the children of one that failed."""
+        with contextlib.suppress(ChildProcessError):
+            end = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            if end is not None and end.si_status != 0:
+                self.kill()
+        code = self.process.wait()
+        self.code = code if code >= 0 else 128 - code
+
+
+class _Attempt:
+    """All processes, once."""
+
+    def __init__(self, commands: list[list[str]], environments: list[dict[str, str]], grace: float) -> None:
+        self._commands, self._environments, self._grace = commands, environments, grace
+        self._ranks: list[_Rank] = []
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._order: list[int] = []
+        self._first: int | None = None
+        """The rank that the others were stopped for."""
+        self.interrupted = 0
+
+    def run(self) -> int:
+        """Start all, and wait for all; the code of the one that failed first."""
+        with _handlers(self._interrupt):
+            try:
+                for command, environment in zip(self._commands, self._environments, strict=True):
+                    self._start(command, environment)
+                while self._running() and (self.interrupted or not self._failures()):
+                    self._await(None)
+                if self._failures() and not self.interrupted:
+                    self._stop()
+            finally:
+                self._kill()
+        return self._report()
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> None:
+        number = len(self._ranks)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # the Ctrl-C of a terminal comes once, through the launcher
+            preexec_fn=_die_with(os.getpid()),
+        )
+        rank = _Rank(process)
+        self._ranks.append(rank)
+        rank.reader = threading.Thread(target=_relay, args=(number, rank), daemon=True)
+        rank.reader.start()
+        threading.Thread(target=self._wait, args=(number, rank), daemon=True).start()
+        if self.interrupted:  # while it was being started
+            rank.forward(signal.SIGTERM)
+
+    def _wait(self, number: int, rank: _Rank) -> None:
+        rank.wait()
+        self._ended.put(number)
+
+    def _await(self, seconds: float | None) -> bool:
+        """Wait for the end of one more process; False when none came within `seconds`."""
+        try:
+            self._order.append(self._ended.get(timeout=seconds))
+        except queue.Empty:
+            return False
+        return True
+
+    def _running(self) -> bool:
+        return len(self._order) < len(self._ranks)
+
+    def _failures(self) -> list[int]:
+        """The ranks that failed in the order of their ends; those that only followed another one last."""
+        failed = [rank for rank in self._order if self._ranks[rank].code]
+        return sorted(failed, key=lambda rank: self._ranks[rank].code == EXIT_CODE)
+
+    def _stop(self) -> None:
+        """End those that go on after a failure."""
+        deadline = time.monotonic() + SETTLE
+        while self._running() and self._ranks[self._failures()[0]].code == EXIT_CODE:
+            if not self._await(max(0.0, deadline - time.monotonic())):
+                break
+        self._first = self._failures()[0]
+        for rank in self._ranks:
+            rank.forward(signal.SIGTERM)
+        deadline = time.monotonic() + self._grace
+        while self._running() and self._await(max(0.0, deadline - time.monotonic())):
+            pass
+
+    def _kill(self) -> None:
+        """No process stays behind."""
+        for rank in self._ranks:
+            rank.kill()
+        while self._running():
+            self._await(None)
+        for rank in self._ranks:
+            if rank.reader is not None:
+                rank.reader.join(2.0)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted += 1
+        for rank in self._ranks:
+            if self.interrupted == 1:
+                rank.forward(number)
+            else:
+                rank.kill()
+
+    def _report(self) -> int:
+        failures = self._failures()
+        if not failures:
+            return 0
+        first = failures[0] if self._first is None else self._first
+        code = self._ranks[first].code or 0
+        if self.interrupted:
+            _say(f"interrupted; rank {first} ended first, {_how(code)}")
+            return code
+        _say(f"rank {first} failed first, {_how(code)}; the others were stopped. Its last lines:")
+        for line in self._ranks[first].last:
+            _write(2, f"[{first}] {line}")
+        return code
+
+
+def _how(code: int) -> str:
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            return f"by {signal.Signals(code - 128).name}"
+    return f"with exit code {code}"
+
+
+def _relay(number: int, rank: _Rank) -> None:
+    """Pass on the lines of one process."""
+    assert rank.process.stdout is not None
+    for line in _lines(rank.process.stdout):
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]  # of a line drawn anew, its last state
+        rank.last.append(text)
+        _write(1, f"[{number}] {text}")
+
+
+def _lines(stream: Any) -> Iterator[bytes]:
+    """The lines of a pipe, without their ends; a very long one in pieces."""
+    held = b""
+    while chunk := stream.read1(1 << 16):
+        *whole, held = (held + chunk).split(b"\n")
+        yield from whole
+        if len(held) > LONGEST_LINE:
+            yield held
+            held = b""
+    if held:
+        yield held
+    stream.close()
+
+
+_output = threading.Lock()
+
+
+def _write(descriptor: int, line: str) -> None:
+    """One whole line; the launcher goes on when nobody reads it any more."""
+    data = f"{line}\n".encode()
+    with _output, contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+
+def _say(text: str) -> None:
+    _write(2, f"antegrad: {text}")
+
+
+@contextlib.contextmanager
+def _handlers(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """SIGINT and SIGTERM go to `handler` within the block; one that was ignored (nohup) stays ignored."""
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    previous = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in previous:
+            signal.signal(number, old)
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    """What a child does before it becomes Python: on Linux, ask to be killed when its parent is."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask

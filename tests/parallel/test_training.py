@@ -1,0 +1,253 @@
+"""Training on several ranks, which the host runs in lockstep, against training on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
+
+RANKS = (1, 2, 3, 4)
+LEVELS = (0, 1, 2, 3)
+X = np.random.default_rng(0).standard_normal((103, 7)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 5, 103).astype(np.int32)
+IMAGES = np.random.default_rng(2).integers(0, 256, (30, 6, 6, 3)).astype(np.uint8)
+LABELS = np.random.default_rng(3).integers(0, 4, 30).astype(np.int32)
+TOKENS = np.random.default_rng(4).integers(0, 11, 500)
+
+
+def strategy(ranks: int, level: int, **settings: Any) -> parallel.Strategy:
+    mesh = parallel.mesh(ranks, device="host")
+    return parallel.zero(level, mesh, **settings) if level else parallel.ddp(mesh, **settings)
+
+
+def mlp() -> nn.Module:
+    """Shapes that no number of ranks divides."""
+    return nn.Sequential(nn.Dense(7, 13, key=random.key(0)), ops.tanh, nn.Dense(13, 5, key=random.key(1)))
+
+
+def trained(
+    where: parallel.Strategy | None, optimizer: optim.Optimizer | None = None, model: Any = None, **settings: Any
+) -> train.Trainer:
+    """Two epochs on samples of which the last batch is short."""
+    settings = {"batch_size": 12, "device": None if where else "host", **settings}
+    made = train.Trainer(
+        mlp() if model is None else model, losses.cross_entropy, optimizer or optim.adam(1e-2), parallel=where,
+        **settings,
+    )  # fmt: skip
+    made.fit((X, Y), 2, validation=(X[:31], Y[:31]), verbose=False)
+    return made
+
+
+def differences(one: Any, other: Any) -> dict[str, float]:
+    named = tree.named_leaves(other)
+    return {name: float(np.abs(leaf - named[name]).max(initial=0)) for name, leaf in tree.named_leaves(one).items()}
+
+
+def assert_close(made: train.Trainer, alone: train.Trainer, within: float = 2e-6) -> None:
+    found = differences(made.state, alone.state)
+    assert max(found.values()) <= within, found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_training_is_that_on_one_device(ranks: int, level: int) -> None:
+    alone, made = trained(None), trained(strategy(ranks, level))
+    assert_close(made, alone)
+    np.testing.assert_allclose(made.fitting.history.steps, alone.fitting.history.steps, rtol=1e-6)  # pyright: ignore
+    assert made.fitting.history[-1]["val_loss"] == pytest.approx(alone.fitting.history[-1]["val_loss"], rel=1e-6)  # pyright: ignore
+    np.testing.assert_allclose(made.predict(X), alone.predict(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_levels_have_the_bits_of_ddp(ranks: int) -> None:
+    """The sum over the ranks is in their order whether each keeps all of it or its part, and no other sum is divided.
+
+    Exactly so on the host, where every operation is rounded by itself; XLA for CPU joins products and sums, in other
+    places for shards than for whole arrays, and the levels part in the last bits after the first step.
+    """
+    alike = [trained(strategy(ranks, level)).state for level in LEVELS]
+    for other in alike[1:]:
+        assert set(differences(alike[0], other).values()) == {0.0}
+
+
+OPTIMIZERS: dict[str, Callable[[], optim.Optimizer]] = {
+    "momentum": lambda: optim.sgd(0.1, momentum=0.9),
+    "decay": lambda: optim.adamw(1e-2, weight_decay=0.1, mask=optim.decay_matrices),
+    "clip": lambda: optim.chain(optim.clip_by_global_norm(0.3), optim.adam(1e-2)),
+    "ema": lambda: optim.chain(optim.adam(1e-2), optim.ema(0.9)),
+    "adafactor": lambda: optim.adafactor(1e-2),
+    "muon": lambda: optim.muon(1e-2),
+    "lion": lambda: optim.lion(1e-3),
+    "rmsprop": lambda: optim.rmsprop(1e-3),
+    "schedule": lambda: optim.adam(optim.schedules.warmup_cosine(1e-2, 4, 20)),
+}
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_can_be_sharded(name: str, level: int) -> None:
+    """Also those that need whole matrices, masks by shape, and norms of everything."""
+    optimizer = OPTIMIZERS[name]()
+    within = 1e-4 if name in ("muon", "adafactor") else 5e-6  # they normalize, which enlarges a last bit
+    assert_close(trained(strategy(3, level), optimizer), trained(None, optimizer), within)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("settings", [{"accumulate": 3}, {"clip_norm": 0.2}, {"ema": 0.9}, {"shuffle": False}], ids=str)
+def test_settings_of_the_trainer(settings: dict[str, Any], level: int) -> None:
+    made, alone = trained(strategy(2, level), **settings), trained(None, **settings)
+    assert_close(made, alone)
+    one, other = (each.evaluate((X, Y))["loss"] for each in (made, alone))
+    assert one == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_streamed_data_give_the_same_bits(level: int) -> None:
+    one, other = (trained(strategy(3, level), stream=stream) for stream in (False, True))
+    assert set(differences(one.state, other.state).values()) == {0.0}
+    assert one.fitting.history[-1]["val_loss"] == other.fitting.history[-1]["val_loss"]  # pyright: ignore
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_small_buckets_give_the_same_bits(level: int) -> None:
+    one, other = (trained(strategy(4, level, bucket_bytes=size)) for size in (1, 2**20))
+    assert set(differences(one.state, other.state).values()) == {0.0}
+
+
+def normalized() -> nn.Module:
+    layers = nn.Conv2D(3, 4, 3, key=random.key(0)), nn.BatchNorm(4), ops.tanh, nn.Flatten()
+    return nn.Sequential(*layers, nn.Dense(144, 4, key=random.key(1)))
+
+
+def on_images(
+    where: parallel.Strategy | None, model: nn.Module, count: int | None = None, **settings: Any
+) -> train.Trainer:
+    made = train.Trainer(
+        model, losses.cross_entropy, optim.sgd(0.05), batch_size=12, parallel=where,
+        device=None if where else "host", **settings,
+    )  # fmt: skip
+    made.fit((IMAGES, LABELS) if count is None else (IMAGES[:count], LABELS[:count]), 2, verbose=False)
+    return made
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_synchronised_batch_normalization_is_that_of_one_device(level: int) -> None:
+    """Also where samples of the last batch have the weight 0, all of them on the last ranks."""
+    made, alone = (on_images(where, normalized()) for where in (strategy(3, level, sync_batch_norm=True), None))
+    assert_close(made, alone, 1e-5)
+
+
+def test_batch_normalization_by_rank_keeps_one_state() -> None:
+    """Each rank normalizes by its own samples, so the result is another one; the running statistics are their mean."""
+    made, alone = (on_images(where, normalized()) for where in (strategy(3, 0), None))
+    assert max(differences(made.state, alone.state).values()) > 1e-4
+    frozen = nn.Sequential(nn.BatchNorm(3), nn.Flatten(), nn.Dense(108, 4, key=random.key(1)))
+    made, alone = (on_images(where, frozen, 12) for where in (strategy(3, 0), None))
+    # Of parts of one size the mean of the means is the mean of all.
+    np.testing.assert_allclose(made.state["state"]["0.mean"], alone.state["state"]["0.mean"], rtol=1e-5)
+    np.testing.assert_allclose(made.state["state"]["0.var"], alone.state["state"]["0.var"], rtol=1e-2)
+
+
+def test_dropout_masks_differ_by_rank_and_repeat() -> None:
+    """Samples are all alike, so that with masks alike the ranks would report the loss of one."""
+    seen: list[Any] = []
+    model = nn.Sequential(nn.Dropout(0.5), nn.Dense(7, 5, key=random.key(0)))
+    x, y = np.ones((8, 7), np.float32), np.zeros(8, np.int32)
+    for ranks in (1, 2, 2, 4):
+        made = train.Trainer(
+            model, losses.cross_entropy, optim.sgd(0.1), batch_size=8, parallel=strategy(ranks, 0), seed=5
+        )
+        seen.append(made.fit((x, y), 3, verbose=False).steps)
+    np.testing.assert_array_equal(seen[1], seen[2])
+    assert not np.array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[1], seen[3])
+    alone = train.Trainer(model, losses.cross_entropy, optim.sgd(0.1), batch_size=8, device="host", seed=5)
+    np.testing.assert_allclose(alone.fit((x, y), 3, verbose=False).steps, seen[0], rtol=1e-6)
+
+
+def test_augmentation_does_not_depend_on_the_ranks() -> None:
+    augment = data.Augment([data.HorizontalFlip(), data.RandomCrop(2)])
+    model = nn.Sequential(nn.Flatten(), nn.Dense(108, 4, key=random.key(0)))
+    made, alone = (on_images(where, model, augment=augment) for where in (strategy(4, 1), None))
+    assert_close(made, alone)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_windows_of_a_text(ranks: int, level: int) -> None:
+    """Each rank holds a part of the text; windows that begin in it may end in the next one."""
+
+    def run(where: parallel.Strategy | None) -> train.AutoregressiveTrainer:
+        config = nn.models.GPTConfig(vocabulary=11, context=8, layers=1, heads=2, features=8)
+        made = train.AutoregressiveTrainer(
+            nn.models.GPT(config, key=random.key(0)), optim.adam(1e-2), context=8, batch_size=6, parallel=where,
+            device=None if where else "host",
+        )  # fmt: skip
+        made.fit(TOKENS, 6, eval_every=3, validation=TOKENS[:80], verbose=False)
+        return made
+
+    made, alone = run(strategy(ranks, level)), run(None)
+    assert_close(made, alone, 1e-5)
+    assert made.val_loss(TOKENS) == pytest.approx(alone.val_loss(TOKENS), rel=1e-5)
+    np.testing.assert_array_equal(made.generate([1, 2], 5), alone.generate([1, 2], 5))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int16, np.bool_, np.int64], ids=str)
+def test_rows_pass_between_ranks_bit_for_bit(dtype: Any) -> None:
+    """NaN, infinities, -0.0 and extreme integers among them."""
+    from antegrad.parallel.placement import OnMesh
+    from antegrad.train.feeds import EpochFeed, streams
+
+    values = np.array([np.nan, -0.0, np.inf, -np.inf, 1e-7], np.float32) if np.dtype(dtype).kind == "f" else None
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 255, (11, 3)).astype(dtype) if values is None else rng.choice(values, (11, 3)).astype(dtype)
+    if np.dtype(dtype).kind == "i":
+        rows[0] = np.iinfo(dtype).min
+    place = OnMesh(strategy(3, 0))
+    feed = place.feed(EpochFeed(11, 6), 11)
+    key = np.asarray(random.key(0))
+    carried = feed.started(key, np.int32(0))
+    whole = EpochFeed(11, 6).rows((rows, rows), carried, key, np.int32(0), np.int32(0))
+    types = place.data_types(feed, (rows, rows))
+    from antegrad.capture import capture
+
+    program = capture(
+        lambda data, carried, seed: feed.rows(data, carried, seed, np.int32(0), np.int32(0)).x,
+        types, feed.carried, key,
+    )  # fmt: skip
+    parts = feed.divided((rows, rows))
+    size = tree.leaves(types)[0].shape[0]
+    arguments = [[*(np.asarray(part[r * size : (r + 1) * size]) for part in parts), carried, key] for r in range(3)]
+    found = np.concatenate([result[0] for result in parallel.run_ranks(program, arguments)])
+    assert found.tobytes() == np.asarray(whole.x).tobytes()
+    assert streams(key)[0].shape == (2,)
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(ShapeError, match=r"batch_size=10 does not divide among 4 ranks: take a multiple of 4"):
+        trained(strategy(4, 0), batch_size=10)
+    with pytest.raises(ShapeError, match=r"4 ranks and accumulate=2: take a multiple of 8"):
+        trained(strategy(4, 0), batch_size=12, accumulate=2)
+    with pytest.raises(SettingError, match=r"level must be 1, 2 or 3, found 4"):
+        parallel.zero(4)
+    with pytest.raises(SettingError, match=r"device='host' and parallel=... are both given"):
+        train.Trainer(mlp(), losses.cross_entropy, optim.sgd(0.1), device="host", parallel=strategy(2, 0))
+    with pytest.raises(SettingError, match=r"parallel must be parallel.ddp\(\) or parallel.zero\(level\), found 'ddp'"):
+        train.Trainer(mlp(), losses.cross_entropy, optim.sgd(0.1), parallel="ddp")  # pyright: ignore
+    with pytest.raises(SettingError, match=r"mesh: data must be a whole number of at least 1, found 0"):
+        parallel.mesh(0)
+
+
+def test_a_loss_that_is_nan_names_the_rank() -> None:
+    x = X.copy()
+    x[50] = np.nan
+    made = train.Trainer(
+        mlp(), losses.cross_entropy, optim.sgd(0.1), batch_size=12, parallel=strategy(3, 2), shuffle=False
+    )
+    with pytest.raises(FloatingPointError, match=r"the loss of step 4 .* on rank 0: "):
+        made.fit(data.Dataset(x, Y, finite=False), 1, verbose=False)
+    assert made.state["failed"] == 4
