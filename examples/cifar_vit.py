@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import antegrad as ag
-from antegrad import data, losses, nn, optim, random, train
+from antegrad import data, losses, nn, optim, parallel, random, train
 
 NORMALIZED = data.Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)).normalized
 """By mean and standard deviation of the channels of the training images."""
@@ -24,6 +24,8 @@ def optimizer(steps: int) -> optim.Optimizer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default=None, help="host, cpu, gpu, ...; by default the best there is")
+    parser.add_argument("--parallel", choices=parallel.NAMES, help="train on several devices, divided in this way")
+    parser.add_argument("--ranks", type=int, help="with --parallel: how many devices; by default all")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--samples", type=int, default=None, help="train on the first so many images only")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
@@ -31,6 +33,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/cifar_vit"))
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint in --out")
     arguments = parser.parse_args()
+    several = None
+    if arguments.parallel:
+        several = parallel.strategy(arguments.parallel, parallel.mesh(arguments.ranks, device=arguments.device))
 
     training, test = data.cifar10("train"), data.cifar10("test")
     if arguments.samples is not None:
@@ -42,7 +47,8 @@ def main() -> None:
         optimizer(steps),
         batch_size=64,
         seed=arguments.seed,
-        device=arguments.device,
+        device=None if several else arguments.device,
+        parallel=several,
         precision=arguments.precision,
         augment=data.Augment([data.RandomCrop(4), data.HorizontalFlip()]),
         metrics={"accuracy": train.metrics.accuracy},
@@ -65,8 +71,9 @@ def main() -> None:
         "device": trainer.device.name,
         "antegrad": ag.__version__,
     }
-    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(summary, indent=2))
+    if parallel.leader():
+        (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

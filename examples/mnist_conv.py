@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import antegrad as ag
-from antegrad import data, losses, nn, optim, random, train
+from antegrad import data, losses, nn, optim, parallel, random, train
 
 BATCH = 100
 
@@ -40,12 +40,17 @@ def optimizer(steps: int) -> optim.Optimizer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default=None, help="host, cpu, gpu, ...; by default the best there is")
+    parser.add_argument("--parallel", choices=parallel.NAMES, help="train on several devices, divided in this way")
+    parser.add_argument("--ranks", type=int, help="with --parallel: how many devices; by default all")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/mnist_conv"))
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint in --out")
     arguments = parser.parse_args()
+    several = None
+    if arguments.parallel:
+        several = parallel.strategy(arguments.parallel, parallel.mesh(arguments.ranks, device=arguments.device))
 
     training, test = data.mnist("train"), data.mnist("test")
     trainer = train.Trainer(
@@ -54,7 +59,8 @@ def main() -> None:
         optimizer(arguments.epochs * -(-len(training) // BATCH)),
         batch_size=BATCH,
         seed=arguments.seed,
-        device=arguments.device,
+        device=None if several else arguments.device,
+        parallel=several,
         precision=arguments.precision,
         metrics={"accuracy": train.metrics.accuracy},
     )
@@ -76,8 +82,9 @@ def main() -> None:
         "device": trainer.device.name,
         "antegrad": ag.__version__,
     }
-    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(summary, indent=2))
+    if parallel.leader():
+        (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import antegrad as ag
-from antegrad import data, losses, nn, optim, random, train
+from antegrad import data, losses, nn, optim, parallel, random, train
 
 
 def model(seed: int) -> nn.Module:
@@ -28,12 +28,17 @@ def model(seed: int) -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default=None, help="host, cpu, gpu, ...; by default the best there is")
+    parser.add_argument("--parallel", choices=parallel.NAMES, help="train on several devices, divided in this way")
+    parser.add_argument("--ranks", type=int, help="with --parallel: how many devices; by default all")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/mnist_mlp"))
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint in --out")
     arguments = parser.parse_args()
+    several = None
+    if arguments.parallel:
+        several = parallel.strategy(arguments.parallel, parallel.mesh(arguments.ranks, device=arguments.device))
 
     training, test = data.mnist("train"), data.mnist("test")
     trainer = train.Trainer(
@@ -42,7 +47,8 @@ def main() -> None:
         optim.adam(1e-3),
         batch_size=100,
         seed=arguments.seed,
-        device=arguments.device,
+        device=None if several else arguments.device,
+        parallel=several,
         precision=arguments.precision,
         metrics={"accuracy": train.metrics.accuracy},
     )
@@ -64,8 +70,9 @@ def main() -> None:
         "device": trainer.device.name,
         "antegrad": ag.__version__,
     }
-    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(summary, indent=2))
+    if parallel.leader():
+        (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

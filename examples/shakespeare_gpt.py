@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import antegrad as ag
-from antegrad import data, nn, optim, random, train
+from antegrad import data, nn, optim, parallel, random, train
 
 CONTEXT, BATCH = 64, 12
 
@@ -31,12 +31,17 @@ def optimizer(steps: int) -> optim.Optimizer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default=None, help="host, cpu, gpu, ...; by default the best there is")
+    parser.add_argument("--parallel", choices=parallel.NAMES, help="train on several devices, divided in this way")
+    parser.add_argument("--ranks", type=int, help="with --parallel: how many devices; by default all")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--out", type=Path, default=Path("out/shakespeare_gpt"))
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint in --out")
     arguments = parser.parse_args()
+    several = None
+    if arguments.parallel:
+        several = parallel.strategy(arguments.parallel, parallel.mesh(arguments.ranks, device=arguments.device))
 
     text = data.tiny_shakespeare("train")
     tokenizer = data.CharTokenizer.fit(data.tiny_shakespeare(None))
@@ -47,7 +52,8 @@ def main() -> None:
         context=CONTEXT,
         batch_size=BATCH,
         seed=arguments.seed,
-        device=arguments.device,
+        device=None if several else arguments.device,
+        parallel=several,
         precision=arguments.precision,
         clip_norm=1.0,
     )
@@ -60,7 +66,9 @@ def main() -> None:
         run=arguments.out,
         resume="latest" if arguments.resume else None,
     )
-    print(tokenizer.decode(trainer.generate(tokenizer.encode("\n"), 500, seed=arguments.seed)))
+    written = tokenizer.decode(trainer.generate(tokenizer.encode("\n"), 500, seed=arguments.seed))
+    if parallel.leader():
+        print(written)
     summary = {
         "val_loss": history[-1]["val_loss"],
         "steps": arguments.steps,
@@ -70,8 +78,9 @@ def main() -> None:
         "device": trainer.device.name,
         "antegrad": ag.__version__,
     }
-    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(summary, indent=2))
+    if parallel.leader():
+        (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ hook = lambda line: print("hook", line, flush=True)
 watch = Watch(rank, count, address, timeout=timeout, token=token, server=server, on_lost=hook, grace=0.5)
 watch.gather("begin", rank)
 if then == f"fork {rank}" and os.fork() == 0:
-    time.sleep(30)
+    time.sleep(120)
     os._exit(0)
 watch.gather("ready", rank)
 print("ready", flush=True)

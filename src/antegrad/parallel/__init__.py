@@ -7,21 +7,26 @@ processes: ``antegrad launch --processes 4 script.py``, or SLURM, MPI or Kuberne
 """
 
 from antegrad.parallel.mesh import mesh
-from antegrad.parallel.processes import initialize
-from antegrad.parallel.strategy import Strategy, ddp, zero
+from antegrad.parallel.processes import count, index, initialize, leader
+from antegrad.parallel.strategy import NAMES, Strategy, ddp, strategy, zero
 from antegrad.parallel.watch import PeerError
 from antegrad.runtime.lockstep import lockstep, run_ranks
 from antegrad.runtime.mesh import Mesh, MeshExecutable
 
 __all__ = [
+    "NAMES",
     "Mesh",
     "MeshExecutable",
     "PeerError",
     "Strategy",
+    "count",
     "ddp",
+    "index",
     "initialize",
+    "leader",
     "lockstep",
     "mesh",
     "run_ranks",
+    "strategy",
     "zero",
 ]

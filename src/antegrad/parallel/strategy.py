@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from antegrad.errors import SettingError
 from antegrad.parallel.mesh import mesh as default_mesh
@@ -66,6 +67,19 @@ def zero(
     if isinstance(level, bool) or level not in (1, 2, 3):
         raise SettingError(f"zero: level must be 1, 2 or 3, found {level!r}; without division of the state use ddp()")
     return _checked("zero", level, mesh, bucket_bytes, sync_batch_norm)
+
+
+NAMES = ("ddp", "zero1", "zero2", "zero3")
+
+
+def strategy(name: str, mesh: Mesh | None = None, **settings: Any) -> Strategy:
+    """`ddp` or `zero` by name, for command lines: ``"ddp"``, ``"zero1"``, ``"zero2"`` or ``"zero3"``.
+
+    Other arguments as for `ddp`. Raises `SettingError` for another name.
+    """
+    if name not in NAMES:
+        raise SettingError(f"strategy: one of {', '.join(NAMES)} is needed, found {name!r}")
+    return ddp(mesh, **settings) if name == "ddp" else zero(int(name[-1]), mesh, **settings)
 
 
 def _checked(what: str, level: int, mesh: Mesh | None, bucket_bytes: int, sync_batch_norm: bool) -> Strategy:
