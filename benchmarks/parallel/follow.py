@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from antegrad import losses, optim, parallel, random, train
+from antegrad import losses, nn, ops, optim, parallel, random, train, tree
 from antegrad.nn.models import GPT, GPTConfig, cnn
 from benchmarks.twins import batches
 from benchmarks.twins.twin import Twin, mlp
@@ -46,8 +46,31 @@ def _mlp(strategy: parallel.Strategy | None, device: str | None) -> np.ndarray:
     return _classified(twin.model, drawn, optim.adam(1e-3), parallel=strategy, device=device)
 
 
+def smooth_cnn() -> nn.Module:
+    """Three convolutions with GELU and average pooling, which have no kinks.
+
+    Where a ReLU or a maximum turns over, two trainings part that differ in a last bit: one with them does not follow
+    even itself (see `kinks`).
+    """
+    keys = random.split(random.key(0), 5)
+    first = nn.Conv2D(3, 16, 3, key=keys[0]), ops.gelu, nn.Conv2D(16, 32, 3, key=keys[1]), ops.gelu, nn.AvgPool(2)
+    second = nn.Conv2D(32, 32, 3, key=keys[2]), ops.gelu, nn.AvgPool(2), nn.Flatten()
+    return nn.Sequential(*first, *second, nn.Dense(2048, 64, key=keys[3]), ops.gelu, nn.Dense(64, 10, key=keys[4]))
+
+
 def _cnn(strategy: parallel.Strategy | None, device: str | None) -> np.ndarray:
+    drawn = batches.photographs(STEPS, 16)
+    return _classified(smooth_cnn(), drawn, optim.adam(1e-3), parallel=strategy, device=device)
+
+
+def kinks(strategy: parallel.Strategy | None, device: str | None, moved: int | None = None) -> np.ndarray:
+    """The same with ReLU and max pooling; with `moved`, a seed, from weights that are moved by one unit in the last
+    place, up or down, to see how far such a training leaves itself."""
     model = cnn(key=random.key(0), channels=((16, 32), (32,)), hidden=(64,))
+    if moved is not None:
+        rng = np.random.default_rng(moved)
+        ends = np.array([-np.inf, np.inf], np.float32)
+        model = tree.map(lambda leaf: np.nextafter(leaf, rng.choice(ends, leaf.shape)), model)
     return _classified(model, batches.photographs(STEPS, 16), optim.adam(1e-3), parallel=strategy, device=device)
 
 

@@ -139,7 +139,8 @@ class _Partition:
 
     def _gather(self, values: Sequence[Value], bucket_bytes: int) -> None:
         """Gather what is known as shards alone, in buckets."""
-        missing = [value for value in dict.fromkeys(values) if value not in self.wholes]
+        known = {*self.wholes, *self.parts}
+        missing = [value for value in dict.fromkeys(values) if value not in known]
         for bucket in buckets([value.type for value in missing], bucket_bytes):
             own = [missing[position] for position in bucket]
             types = [value.type for value in own]

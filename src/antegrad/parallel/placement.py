@@ -52,7 +52,9 @@ class OnMesh(OnDevice):
     def part(self, batch: Any, accumulate: int = 1) -> Any:
         return rank_batch(batch, self.ranks, accumulate)
 
-    def programs(self, *arguments: Any, **settings: Any) -> RankPrograms:
+    def programs(self, *arguments: Any, **settings: Any) -> StepPrograms:
+        if self.ranks == 1:  # there is nobody to exchange anything with
+            return StepPrograms(*arguments, **settings)
         return RankPrograms(self.strategy, *arguments, **settings)
 
     def feed(self, feed: Feed, extent: int) -> RankFeed:
@@ -91,7 +93,6 @@ class OnMesh(OnDevice):
         return self.mesh.put(self.layout.spread(leaf), True) if sharded else self.mesh.put(leaf, False)
 
     def state(self, programs: StepPrograms, leaves: Any) -> State:
-        assert isinstance(programs, RankPrograms)
         return tree.map(self._whole, leaves, programs.whole_types, programs.sharded)
 
     def _whole(self, leaf: Any, type: TensorType, sharded: bool) -> np.ndarray:
@@ -101,7 +102,6 @@ class OnMesh(OnDevice):
     def saved(self, programs: StepPrograms, leaves: Any) -> tuple[State, Mapping[str, Sharded] | None]:
         if self.group is None or not self.strategy.shards:
             return super().saved(programs, leaves)
-        assert isinstance(programs, RankPrograms)
         own = self.mesh.local_ranks
 
         def piece(leaf: Any, sharded: bool) -> np.ndarray:

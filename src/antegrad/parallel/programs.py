@@ -50,12 +50,10 @@ class RankPrograms(StepPrograms):
 
     @cached_property
     def whole_types(self) -> State:
-        """The types of the whole state."""
         return tree.map(type_of, self.init())
 
     @cached_property
     def sharded(self) -> State:
-        """Of each array of the state, whether a rank holds a shard of it."""
         flags = tree.map(lambda _: False, self.whole_types)
         level, parameters = self.strategy.shards, self.whole_types["param"]
         if level >= 3:

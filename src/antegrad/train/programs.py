@@ -92,6 +92,11 @@ class StepPrograms:
         return 1
 
     @cached_property
+    def whole_types(self) -> State:
+        """The types of the whole state."""
+        return self.state_types
+
+    @cached_property
     def sharded(self) -> State:
         """Of each array of the state, whether it is divided among ranks."""
         return tree.map(lambda _: False, self.state_types)
