@@ -226,7 +226,7 @@ class Processes:
     def _start(self, rank: int, port: str, token: str, then: str) -> None:
         command = [sys.executable, "-c", WORKER, str(rank), "3", port, token, then, self.timeout]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.children.append(subprocess.Popen(command, start_new_session=True, **pipes))  # type: ignore[call-overload]
+        self.children.append(subprocess.Popen(command, start_new_session=True, **pipes))
 
     def _line(self, rank: int) -> str:
         stream = self.children[rank].stdout

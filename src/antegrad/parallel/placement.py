@@ -180,14 +180,8 @@ class OnMesh(OnDevice):
 
     # agreement between processes
 
-    def agreed(self, topic: str, value: Any) -> Any:
-        return value if self.processes is None else self.processes.gather(topic, value)[0]
-
-    def any_of(self, topic: str, value: Any) -> Any:
-        if self.processes is None:
-            return value
-        found = self.processes.gather(topic, value)
-        return next((each for each in found if each), found[0])
+    def gathered(self, topic: str, value: Any) -> list[Any]:
+        return [value] if self.processes is None else self.processes.gather(topic, value)
 
     def begins(self, dispatch: int) -> None:
         if self.processes is not None:

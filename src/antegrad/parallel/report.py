@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -285,11 +285,11 @@ def _course(
         made = [value for value in equation.outputs if value not in owners]
         read = {owners.get(value, value) for value in (*equation.inputs, *equation.outputs)} - fixed
         dead = {value for value in read if last.get(value, -1) <= place}
-        inner, kept = _inside(equation)
         reused = _reused(equation, dead) if made else 0
         for value in made:
             sizes[kinds.get(value, 2)] += value.type.nbytes
-        course.append(Alive(sizes[0], sizes[1] + kept, sizes[2] + inner - reused))
+        for inner in _inside(equation):
+            course.append(Alive(sizes[0], sizes[1] + inner.activations, sizes[2] + inner.other - reused))
         for value in dead:
             sizes[kinds.get(value, 2)] -= value.type.nbytes
     return course
@@ -317,19 +317,17 @@ def _activations(program: Program, batch: Sequence[Value], owners: dict[Value, V
     return made & read
 
 
-def _inside(equation: Equation) -> tuple[int, int]:
-    """The most that the sub-programs of an equation need beside its operands and results, and the activations in it."""
-    found = [(0, 0)]
+def _inside(equation: Equation) -> Iterator[Alive]:
+    """What the sub-programs of an equation need beside its operands and results, in their course."""
+    yield Alive(0, 0, 0)
     for program in equation.programs:
         slices: Sequence[Value] = ()
         carry: Sequence[Value] = ()
         if equation.primitive.name == "scan":
             constants, both = equation.params["counts"][0], sum(equation.params["counts"])
             carry, slices = program.inputs[constants:both], program.inputs[both:]
-        course = _course(program, slices, set(), carry, len(program.equations))
-        most = max(course, key=lambda each: each.activations + each.other)
-        found.append((most.other + _size(slices), most.activations))
-    return max(found, key=sum)
+        for each in _course(program, slices, set(), carry, len(program.equations)):
+            yield Alive(0, each.activations, each.other + _size(slices))
 
 
 FUSED = frozenset({"reshape", "broadcast_in_dim", "slice", "dynamic_slice", "iota"})

@@ -52,8 +52,8 @@ class Watch:
     no more for `timeout`, hangs.
 
     When a peer is lost, every process writes one line on stderr that names it, runs ``on_lost(line)`` in a thread, and
-    ends with `EXIT_CODE` after `grace` seconds, wherever its main thread is; with ``end=False`` it only raises `PeerError`
-    from the methods below. All methods may be called from any thread.
+    ends with `EXIT_CODE` after `grace` seconds, wherever its main thread is; with ``end=False`` the methods below raise
+    `PeerError`, and that is all. They may be called from any thread.
 
     Raises `PeerError` when the server cannot be reached within `timeout`.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ import numpy as np
 from antegrad import checkpoint, tree
 from antegrad.data import Dataset
 from antegrad.errors import CheckpointError
-from antegrad.ir.program import Program
 from antegrad.ir.types import type_of
+from antegrad.train.alike import check_alike, digest, program_digest, some_rows
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_fit, check_monitors
 from antegrad.train.evaluation import EvaluationStopped, evaluate_dataset
@@ -79,7 +78,9 @@ class Fit:
         """All that can be wrong is found first, then the directory is written to, and then there is work."""
         self.trainer.fitting, self.trainer.stop_reason = self, None
         check_monitors(self.callbacks, self._names())
+        self._compare_settings()
         self.engine = self.trainer.captured(self.dataset)
+        self._compare_work()
         log = None if self.directory is None or not self.place.leader else self._checked_run(self.directory)
         self.place.agreed("checked", None)  # before any process writes, the first has found nothing wrong
         saved = self._saved() if self.resume else None
@@ -106,6 +107,36 @@ class Fit:
             last = self.history[-1] if len(self.history) else {}
             self.log.summary({"epochs": self.epoch, "stopped": self.trainer.stop_reason, **last})
         return self.history
+
+    def _compare_settings(self) -> None:
+        """Refuse processes that would part, or wait for each other for ever, because their settings differ."""
+        if self.place.group is None:
+            return
+        trainer = self.trainer
+        settings = {**trainer.identity(), **self._length(), "samples": len(self.dataset), "epochs done": trainer.epoch}
+        settings |= {f"model.{name}": type for name, type in settings.pop("model").items()}
+        settings["validation"] = None if self.validation is None else f"{len(self.validation)} samples"
+        settings["run"] = "no directory" if self.directory is None else "a directory"
+        settings["callbacks"] = [type(callback).__name__ for callback in self.callbacks]
+        settings["metrics"] = list(trainer.objective.metrics)
+        for name in ("resume", "checkpoint_every", "keep"):
+            settings[name] = getattr(self, name)
+        for name in ("accumulate", "stream", "steps_per_dispatch"):
+            settings[name] = getattr(trainer, name)
+        check_alike(self.place, "settings", settings)
+
+    def _compare_work(self) -> None:
+        """Refuse processes with other programs, weights or data, which would train something that nobody meant."""
+        if self.place.group is None:
+            return
+        work = {"the training step (as a digest)": program_digest(self.engine.programs.step)}
+        if self.trainer.engine is None:
+            work["the initial weights (as a digest)"] = digest(tree.leaves(self.trainer.device_model))
+        work["the data (as a digest)"] = digest(map(some_rows, tree.leaves(self.engine.data)))
+        check_alike(self.place, "work", work)
+
+    def _length(self) -> dict[str, int]:
+        return {"epochs": self.epochs} if self.every is None else {"steps": self.epochs, "eval_every": self.every}
 
     def _stop_reason(self) -> str | None:
         """Why training ends early, on whichever process that was said."""
@@ -249,9 +280,8 @@ class Fit:
 
     def _checked_run(self, directory: Path) -> Run:
         trainer = self.trainer
-        config = {"device": trainer.device.name, "accumulate": trainer.accumulate}
-        config |= {"epochs": self.epochs} if self.every is None else {"steps": self.epochs, "eval_every": self.every}
-        config["step_program"] = _digest(self.engine.programs.step)
+        config = {"device": trainer.device.name, "accumulate": trainer.accumulate, **self._length()}
+        config["step_program"] = program_digest(self.engine.programs.step)
         identity = {**trainer.identity(), "samples": len(self.dataset)}
         run = Run(directory, config, identity=identity, resume=self.resume)
         if run.earlier.get("step_program", config["step_program"]) != config["step_program"]:
@@ -346,8 +376,3 @@ class Fit:
     def _each(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, hook)(self.trainer, *arguments)
-
-
-def _digest(program: Program) -> str:
-    """The same for two programs that compute the same in the same way."""
-    return hashlib.sha256(program.stablehlo().encode()).hexdigest()[:16]

@@ -161,13 +161,18 @@ class OnDevice:
 
     # agreement between processes
 
+    def gathered(self, topic: str, value: Any) -> list[Any]:
+        """The values of all processes, which JSON must have."""
+        return [value]
+
     def agreed(self, topic: str, value: Any) -> Any:
         """The value of process 0."""
-        return value
+        return self.gathered(topic, value)[0]
 
     def any_of(self, topic: str, value: Any) -> Any:
         """The value of the first process in which it is true, else that of process 0."""
-        return value
+        found = self.gathered(topic, value)
+        return next((each for each in found if each), found[0])
 
     def begins(self, dispatch: int) -> None:
         """Said before each dispatch, by its number."""

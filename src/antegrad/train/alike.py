@@ -1,0 +1,69 @@
+"""Whether the processes of a training do the same work. Where they do not, they would wait for each other for ever, or
+each would train a model of its own; so they compare what they have before they begin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from antegrad.errors import SettingError
+from antegrad.ir.program import Program
+from antegrad.train.placement import OnDevice
+
+__all__ = ["check_alike", "digest", "program_digest", "some_rows"]
+
+ROWS = 64
+"""How many rows stand for a data set."""
+LISTED = 5
+"""The most differences that a message lists; the count is always exact."""
+MISSING = "nothing"
+
+
+def check_alike(place: OnDevice, topic: str, settings: Mapping[str, Any]) -> None:
+    """Compare JSON values by name with those of the other processes, all of which call it with the same `topic`.
+
+    Raises `SettingError`, the same on all of them, with what differs and which ranks have what.
+    """
+    told = place.gathered(topic, dict(settings))
+    differences = [
+        f"{name} is {_by_rank([one.get(name, MISSING) for one in told])}"
+        for name in dict.fromkeys(name for one in told for name in one)
+        if any(one.get(name, MISSING) != told[0].get(name, MISSING) for one in told)
+    ]
+    if differences:
+        more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
+        raise SettingError(
+            f"fit: all processes of a run must do the same, and here {'; '.join(differences[:LISTED])}{more}. "
+            "Run the same script with the same arguments, seeds and data everywhere"
+        )
+
+
+def _by_rank(values: list[Any]) -> str:
+    """``32 on rank 0, 2 and 16 on rank 1``."""
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(str(value), []).append(str(rank))
+    return " and ".join(f"{value} on rank {', '.join(own)}" for value, own in ranks.items())
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    """The same for arrays with the same types and bits, in their order."""
+    found = hashlib.blake2b(digest_size=8)
+    for array in map(np.asarray, arrays):
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def program_digest(program: Program) -> str:
+    """The same for two programs that compute the same in the same way."""
+    return hashlib.sha256(program.stablehlo().encode()).hexdigest()[:16]
+
+
+def some_rows(array: np.ndarray) -> np.ndarray:
+    """Some rows of an array, from all of it, so that large data are not read for this."""
+    return array[:: max(1, len(array) // ROWS)][: 2 * ROWS]
