@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import antegrad as ag
+from antegrad import checkpoint
 from antegrad.parallel.launch import launch
 
 __all__ = ["main"]
@@ -17,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (those of the process by default), and return its exit code."""
     parser = argparse.ArgumentParser(prog="antegrad", description="Train neural networks on one or several processes.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_launch, _devices):
+    for add in (_launch, _devices, _export):
         add(commands)
     parsed = vars(parser.parse_args(arguments))
     run = parsed.pop("run")
@@ -66,6 +67,24 @@ def _devices(commands: Any) -> None:
         for device in ag.devices():
             print(device)
         print(ag.describe_device())
+        return 0
+
+    parser.set_defaults(run=run)
+
+
+def _export(commands: Any) -> None:
+    """``antegrad export RUN FILE.safetensors``."""
+    parser = commands.add_parser(
+        "export",
+        help="write a checkpoint, however many processes wrote it, as one safetensors file",
+        description="Write a checkpoint as one safetensors file with whole arrays, as one device would write it.",
+    )
+    parser.add_argument("source", help="a checkpoint, the index of one (*.index.json), or the directory of a run")
+    parser.add_argument("target", help="the file to write; one that is there is replaced")
+
+    def run(source: str, target: str) -> int:
+        path = checkpoint.export(source, target)
+        print(f"{path}: {path.stat().st_size:,} bytes")
         return 0
 
     parser.set_defaults(run=run)

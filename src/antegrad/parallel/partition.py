@@ -13,6 +13,7 @@ import numpy as np
 
 from antegrad import ops
 from antegrad.ir.builder import Builder
+from antegrad.ir.names import identifier
 from antegrad.ir.program import Equation, Program, Source, Value
 from antegrad.ir.types import is_float
 from antegrad.ops.dispatch import bind, lift, tracing
@@ -97,7 +98,8 @@ class _Partition:
                 number = ops.reshape(self.whole(producer.inputs[0]), ())
                 self.shards[value] = ops.broadcast_to(number, (self.layout.chunk(value.type),))
             else:
-                self.shards[value] = self.layout.own(self.whole(value))
+                own = self.layout.own(self.whole(value))
+                self.shards[value] = ops.name(own, f"own_{identifier(value.name)}") if value.name else own
         return self.shards[value]
 
     def _equation(self, equation: Equation) -> None:

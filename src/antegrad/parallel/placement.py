@@ -93,7 +93,10 @@ class OnMesh(OnDevice):
         return self.mesh.put(self.layout.spread(leaf), True) if sharded else self.mesh.put(leaf, False)
 
     def state(self, programs: StepPrograms, leaves: Any) -> State:
-        return tree.map(self._whole, leaves, programs.whole_types, programs.sharded)
+        if self.processes is not None and any(tree.leaves({name: programs.sharded[name] for name in leaves})):
+            self.processes.gather("state", None)  # who asks alone learns it here, and does not wait for ever
+        types, flags = ({name: each[name] for name in leaves} for each in (programs.whole_types, programs.sharded))
+        return tree.map(self._whole, leaves, types, flags)
 
     def _whole(self, leaf: Any, type: TensorType, sharded: bool) -> np.ndarray:
         found = self.mesh.fetch(leaf)
@@ -126,13 +129,16 @@ class OnMesh(OnDevice):
     # evaluation
 
     def model(self, programs: StepPrograms, state: State, averaged: bool) -> Any:
-        whole = self.state(programs, state)
-        return put(model_of(programs.objective, averaged_state(whole) if averaged else whole), self.device)
+        return put(self.host_model(programs, state, averaged), self.device)
+
+    def host_model(self, programs: StepPrograms, state: State, averaged: bool) -> Any:
+        needed = ("param", "state", "opt") if averaged else ("param", "state")
+        whole = self.state(programs, {name: state[name] for name in needed})
+        return model_of(programs.objective, averaged_state(whole) if averaged else whole)
 
     def evaluated(self, programs: StepPrograms, state: State, averaged: bool) -> list[Any]:
         if averaged and self.strategy.shards:
-            whole = averaged_state(self.state(programs, state))
-            return self.put_model(tree.leaves(model_of(programs.objective, whole)))
+            return self.put_model(tree.leaves(self.host_model(programs, state, averaged)))
         return tree.leaves(model_of(programs.objective, averaged_state(state) if averaged else state))
 
     def put_model(self, leaves: list[Any]) -> list[Any]:

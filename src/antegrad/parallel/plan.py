@@ -215,9 +215,8 @@ class _Step:
         return cls(programs, flops, tuple(_exchanged(programs.step)), profile(programs))
 
     def scenario(self, ranks: int, flops: float, bandwidth: float, latency: float, memory: int | None) -> Scenario:
-        sharded = BASE if self.programs.strategy.level else 1
-        work = {part: count * sharded / ranks if part == "update" else count for part, count in self.flops.items()}
-        seconds = {part: count / flops for part, count in work.items()}
+        share = BASE / ranks if self.programs.strategy.level else 1.0
+        seconds = {part: count * (share if part == "update" else 1.0) / flops for part, count in self.flops.items()}
         exchanged = self.exchanged if ranks > 1 else ()
         taken = [(each, each.seconds(ranks, bandwidth, latency)) for each in exchanged]
         found = self._memory(ranks)

@@ -22,13 +22,21 @@ from antegrad.ir.types import TensorType, type_of
 from antegrad.runtime.device import DeviceInfo, resolve
 from antegrad.runtime.lockstep import check_ranks, run_ranks
 from antegrad.runtime.signature import Signature
-from antegrad.runtime.xla import default_options, program_function
+from antegrad.runtime.xla import default_options, known_options, program_function
 
 AXIS = "data"
 
-CPU_OPTIONS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
-"""XLA:CPU would put all-reduces that do not need each other into one, at the end: the executable has those of the
-program."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cpu": {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"},
+    "gpu": {
+        "xla_gpu_all_reduce_combine_threshold_bytes": 0,
+        "xla_gpu_all_gather_combine_threshold_bytes": 0,
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": 0,
+        "xla_gpu_enable_latency_hiding_scheduler": True,
+    },
+}
+"""XLA would put collectives that do not need each other into one, at the end: the executable has those of the program,
+and on a GPU they run beside the computation that does not need them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +140,7 @@ class MeshExecutable:
         check_ranks(program, mesh.size)
         self.compiled: Any = None
         if mesh.devices:
-            own = CPU_OPTIONS if mesh.platform == "cpu" else {}
+            own = known_options(OPTIONS.get(mesh.platform, {}))
             self._compile(tuple(donate), {**default_options(mesh.platform, program), **own, **(options or {})})
 
     def _check_flags(self) -> None:

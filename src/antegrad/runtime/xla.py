@@ -105,6 +105,11 @@ def default_options(platform: str, program: Program) -> Mapping[str, Any]:
     options = dict(CPU_OPTIONS)
     if any(_reduced(equation) >= LIBRARY_REDUCTION for equation in program.all_equations()):
         options["xla_cpu_experimental_ynn_fusion_type"] += ",LIBRARY_FUSION_TYPE_REDUCE"
+    return known_options(options)
+
+
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` without those that the XLA that is installed lacks."""
     return {name: value for name, value in options.items() if _known(name, value)}
 
 

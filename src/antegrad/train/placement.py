@@ -87,7 +87,7 @@ class OnDevice:
         return tree.leaves(put(state, self.device))
 
     def state(self, programs: StepPrograms, leaves: Any) -> State:
-        """The whole state, as NumPy arrays. All processes call it."""
+        """The whole of a state, or of some entries of one, as NumPy arrays. All processes call it."""
         return fetch(leaves)
 
     def saved(self, programs: StepPrograms, leaves: Any) -> tuple[State, Mapping[str, Sharded] | None]:
@@ -107,6 +107,10 @@ class OnDevice:
     def model(self, programs: StepPrograms, state: State, averaged: bool) -> Any:
         """The model (the averaged one) with its arrays on `device`, from a state as the engine has it."""
         return model_of(programs.objective, averaged_state(state) if averaged else state)
+
+    def host_model(self, programs: StepPrograms, state: State, averaged: bool) -> Any:
+        """The model with its arrays as NumPy's. Where ranks hold shards of them, all processes call it."""
+        return fetch(self.model(programs, state, averaged))
 
     def evaluated(self, programs: StepPrograms, state: State, averaged: bool) -> list[Any]:
         """The model's arrays as `evaluation` takes them, from a state as the engine has it."""

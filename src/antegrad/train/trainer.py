@@ -127,7 +127,9 @@ class Trainer:
     @property
     def model(self) -> Any:
         """The model with its present weights, as NumPy arrays (the averaged ones with `ema`)."""
-        return self._model_of(self.state, averaged=self.averaged)
+        if self.engine is None:
+            return self._model_of(self.state, self.averaged)
+        return self.place.host_model(self.engine.programs, self.engine.device_state, self.averaged)
 
     @property
     def state(self) -> State:
