@@ -29,7 +29,6 @@ CASES = [
 """The ids; the test of ``grad-abs-zero`` is called ``test_case_grad_abs_zero``."""
 
 PENDING = {
-    "clip-sharded": "needs training over several devices, which is not built yet",
     "load-other-world-size": "needs training over several devices, which is not built yet",
 }
 """What a case waits for."""

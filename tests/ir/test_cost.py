@@ -8,7 +8,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import ops
-from antegrad.ir.cost import Cost, cost, equation_cost
+from antegrad.ir.cost import Collectives, Cost, cost, equation_cost
 from antegrad.ops.dispatch import layer
 
 
@@ -160,6 +160,60 @@ def test_what_is_live_at_the_peak_adds_up() -> None:
         report = program.cost()
         assert sum(report.live_by_layer.values()) == report.peak_bytes
         assert report.live_by_layer[("inputs", "")] == sum(type.nbytes for type in program.input_types)
+
+
+def exchanged(x: Any) -> Any:
+    """Over 4 ranks: 8 numbers reduced, 32 gathered, which are scattered again."""
+    return ops.reduce_scatter(ops.all_gather(ops.all_reduce(x, 4), 4), 4)
+
+
+EXCHANGED = ag.capture(exchanged, ag.spec((8,)))
+
+
+def test_bytes_received() -> None:
+    """All-reduce: twice 3 of 4 parts of 32 bytes. Gather and scatter: 32 bytes of each of 3 others."""
+    report = EXCHANGED.cost()
+    assert report.total.bytes_received == 48 + 96 + 96
+    assert report.collectives == {
+        "all_reduce": Collectives(1, 48),
+        "all_gather": Collectives(1, 96),
+        "reduce_scatter": Collectives(1, 96),
+    }
+    assert sum(each.bytes_received for each in report.by_layer.values()) == 240
+
+
+def test_collectives_of_loops_and_branches() -> None:
+    """Those of a scan as often as it has steps, of a while once, of a cond those of the dearest branch."""
+
+    def scanned(x: Any) -> Any:
+        return ag.scan(lambda c, _: (ops.all_reduce(c, 2) + ops.all_reduce(c * 2, 2), None), x, None, length=5)[0]
+
+    def looped(x: Any) -> Any:
+        return ag.while_loop(lambda c: c.sum() < 9, scanned, x)
+
+    def branched(x: Any) -> Any:
+        return ag.cond(x.sum() > 0, lambda x: ops.all_gather(x, 2)[:6], scanned, x)
+
+    for function in (scanned, looped, branched):
+        report = ag.capture(function, ag.spec((6,))).cost()
+        assert report.collectives == {"all_reduce": Collectives(10, 240)}
+        assert report.total.bytes_received == 240
+
+
+def test_asking_for_the_rank_exchanges_nothing() -> None:
+    report = ag.capture(lambda x: x + ops.axis_index(4), ag.spec((3,), "i32")).cost()
+    assert report.collectives == {}
+    assert report.total.bytes_received == 0
+
+
+def test_printed_with_collectives() -> None:
+    lines = str(EXCHANGED.cost()).splitlines()
+    assert lines[-4:] == [
+        "collective      count  bytes received",
+        "all_reduce          1              48",
+        "all_gather          1              96",
+        "reduce_scatter      1              96",
+    ]
 
 
 def test_printed() -> None:

@@ -7,17 +7,21 @@ processes: ``antegrad launch --processes 4 script.py``, or SLURM, MPI or Kuberne
 """
 
 from antegrad.parallel.mesh import mesh
+from antegrad.parallel.plan import Plan, plan
 from antegrad.parallel.processes import count, index, initialize, leader
+from antegrad.parallel.report import MemoryReport, memory_report
 from antegrad.parallel.strategy import NAMES, Strategy, ddp, strategy, zero
 from antegrad.parallel.watch import PeerError
 from antegrad.runtime.lockstep import lockstep, run_ranks
 from antegrad.runtime.mesh import Mesh, MeshExecutable
 
 __all__ = [
-    "NAMES",
     "Mesh",
+    "MemoryReport",
     "MeshExecutable",
+    "NAMES",
     "PeerError",
+    "Plan",
     "Strategy",
     "count",
     "ddp",
@@ -25,7 +29,9 @@ __all__ = [
     "initialize",
     "leader",
     "lockstep",
+    "memory_report",
     "mesh",
+    "plan",
     "run_ranks",
     "strategy",
     "zero",

@@ -6,6 +6,7 @@ An array of any shape is flattened, filled up with zeros to a multiple of the nu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,10 +59,14 @@ class Layout:
         return ops.reshape(flat, (self.ranks, self.chunk(type)))
 
     def own(self, x: Any) -> Any:
-        """This rank's shard of a whole tensor that every rank has."""
-        rows = self.rows(x)
-        start = (ops.axis_index(self.ranks), ops.zeros((), "i32"))
-        return ops.reshape(ops.dynamic_slice(rows, start, (1, rows.shape[1])), rows.shape[1:])
+        """This rank's shard of a whole tensor that every rank has. A shard is filled up, never the whole tensor."""
+        type, chunk = type_of(x), self.chunk(type_of(x))
+        flat, first = ops.reshape(x, (type.size,)), ops.axis_index(self.ranks) * chunk
+        if self.padded(type) == type.size:
+            return ops.dynamic_slice(flat, (first,), (chunk,))
+        start = ops.minimum(first, type.size - chunk)
+        filled = ops.concatenate([ops.dynamic_slice(flat, (start,), (chunk,)), ops.zeros((chunk,), type.dtype)])
+        return ops.dynamic_slice(filled, (ops.minimum(first - start, chunk),), (chunk,))
 
     def whole(self, rows: Any, type: TensorType) -> Any:
         """The tensor whose shards are `rows` [ranks, chunk]."""
@@ -96,6 +101,17 @@ class Layout:
         rows = ops.all_gather(ops.reshape(bucket, (1, bucket.shape[0])), self.ranks)
         columns = _cut(rows, [shard.shape[0] for shard in shards], axis=1)
         return [self.whole(part, type) for part, type in zip(columns, types, strict=True)]
+
+
+def after(x: Any, *known: Any) -> Any:
+    """`x`, which is computed after `known` are.
+
+    XLA for CPU drops barriers before it orders a program, so the order is one of data: a condition that holds for every
+    number, of one element of each, which no compiler pass takes for a constant.
+    """
+    first = [ops.reshape(ops.reshape(each, (each.size,))[:1], ()) for each in known if each.size]
+    held = [ops.logical_or(each == each, each != each) for each in first]
+    return ops.where(functools.reduce(ops.logical_and, held), x, ops.zeros((), x.dtype)) if held else x
 
 
 def _cut(x: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:

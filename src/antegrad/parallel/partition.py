@@ -20,7 +20,7 @@ from antegrad.ops.dispatch import bind, lift, tracing
 from antegrad.ops.reduce import reduce_max, reduce_min, reduce_sum
 from antegrad.ops.shape import broadcast_in_dim, reshape_p
 from antegrad.ops.tensor import Tensor
-from antegrad.parallel.layout import Layout, buckets
+from antegrad.parallel.layout import Layout, after, buckets
 from antegrad.passes.simplify import simplify
 
 REDUCED = {reduce_sum: "sum", reduce_max: "max", reduce_min: "min"}
@@ -140,13 +140,20 @@ class _Partition:
             self.wholes[equation.output] = ops.all_reduce(part, self.layout.ranks, REDUCED[primitive])
 
     def _gather(self, values: Sequence[Value], bucket_bytes: int) -> None:
-        """Gather what is known as shards alone, in buckets."""
+        """Gather what is known as shards alone, in buckets.
+
+        A bucket waits for the one before, or else all new shards could be there before the first is gathered, while the
+        gradients are still needed.
+        """
+        before: list[Any] = []
         known = {*self.wholes, *self.parts}
         missing = [value for value in dict.fromkeys(values) if value not in known]
         for bucket in buckets([value.type for value in missing], bucket_bytes):
             own = [missing[position] for position in bucket]
             types = [value.type for value in own]
-            self.wholes.update(zip(own, self.layout.all_gather([self.shards[v] for v in own], types), strict=True))
+            shards = [after(self.shards[value], *before) for value in own]
+            before = self.layout.all_gather(shards, types)
+            self.wholes.update(zip(own, before, strict=True))
 
     def _name(self, value: Value) -> None:
         for tensor in (self.shards.get(value), self.wholes.get(value), self.parts.get(value)):

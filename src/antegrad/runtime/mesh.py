@@ -27,7 +27,10 @@ from antegrad.runtime.xla import default_options, known_options, program_functio
 AXIS = "data"
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "cpu": {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"},
+    "cpu": {
+        "xla_disable_hlo_passes": "cpu-all-reduce-combiner",
+        "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+    },
     "gpu": {
         "xla_gpu_all_reduce_combine_threshold_bytes": 0,
         "xla_gpu_all_gather_combine_threshold_bytes": 0,
@@ -36,7 +39,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 """XLA would put collectives that do not need each other into one, at the end: the executable has those of the program,
-and on a GPU they run beside the computation that does not need them."""
+and on a GPU they run beside the computation that does not need them. XLA:CPU would order a program with collectives
+breadth first: all parameters of ZeRO-3 gathered before the first layer, all gradients of ZeRO-2 whole at once."""
 
 
 @dataclass(frozen=True, eq=False)
