@@ -8,9 +8,11 @@ Needs jax with CUDA, NumPy and ml_dtypes, and nothing else. With ``--device cpu`
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import jax
 import numpy as np
 
 import antegrad as ag
-from antegrad import losses, nn, optim, random, train
+from antegrad import losses, nn, optim, parallel, random, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from examples import disc
@@ -76,6 +78,26 @@ def check_trainer(device: str) -> None:
         print(f"trainer   {name:<20} loss {loss:.6f}, {seconds_an_epoch:.3f} s an epoch, same bits: {equal}")
 
 
+def check_parallel(device: str) -> None:
+    """DDP and ZeRO on all devices of the platform beside the plain step: losses, time, collectives that are run."""
+    mesh = parallel.mesh(device=device)
+    rng, size = np.random.default_rng(0), 64 * mesh.size
+    x = rng.standard_normal((20 * size, 784)).astype(np.float32)
+    y = rng.integers(0, 10, 20 * size).astype(np.int32)
+    for name in (None, *parallel.NAMES):
+        where = parallel.strategy(name, mesh) if name else None
+        trainer = train.Trainer(
+            nn.models.mlp([784, 512, 256, 10], key=random.key(0)), losses.cross_entropy, optim.adam(1e-3),
+            batch_size=size, parallel=where, device=None if where else device,
+        )  # fmt: skip
+        history = trainer.fit((x, y), 5, verbose=False)
+        seconds_an_epoch, loss = min(record["seconds"] for record in history), history[-1]["loss"]
+        assert trainer.engine is not None
+        kinds = r" (all-reduce|reduce-scatter|all-gather)(?:-start)?\("
+        held = dict(Counter(re.findall(kinds, trainer.engine.compiled.hlo())))
+        print(f"parallel  {name or 'plain':<6} loss {loss:.6f}, {seconds_an_epoch:.3f} s an epoch, {held}")
+
+
 def _same(a: list[Any], b: list[Any]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -113,6 +135,7 @@ def main() -> int:
     print(f"time      {1e3 * seconds(many) / STEPS:.4f} ms a step, {STEPS} steps a dispatch")
     print(f"compiled  {single.run.executables} executable for single steps, {many.run.executables} for {STEPS} steps")
     check_trainer(args.device)
+    check_parallel(args.device)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.parallel follow`` or ``overhead``; see the package."""
+"""``python -m benchmarks.parallel follow``, ``overhead`` or ``models``; see the package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from antegrad import parallel
 from benchmarks.parallel.follow import RUNS, follow, furthest, kinks, strategies
+from benchmarks.parallel.models import models
 from benchmarks.parallel.overhead import overhead
 
 
@@ -29,10 +30,11 @@ def _follow() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["follow", "overhead"])
+    parts = {"follow": _follow, "overhead": overhead, "models": models}
+    parser.add_argument("what", choices=parts)
     what = parser.parse_args().what
     parallel.mesh(4, device="cpu")  # before JAX starts
-    _follow() if what == "follow" else overhead()
+    parts[what]()
     return 0
 
 

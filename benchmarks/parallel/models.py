@@ -1,6 +1,6 @@
 """The models of data-parallel training against measurement, on 1, 2 and 4 CPU devices: memory, and time of a step.
 
-    python -m benchmarks.parallel_memory
+    python -m benchmarks.parallel models
 
 Rates are calibrated on the machine for each number of devices, since they share its cores: FLOP/s by the gradient
 without collectives, bandwidth and latency by all-reduces of two sizes.
@@ -9,7 +9,6 @@ without collectives, bandwidth and latency by all-reduces of two sizes.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -105,8 +104,8 @@ def timed() -> None:
             print(f"  {ours.name:<7} {ends}   measured {took * 1e3:8.2f}")
 
 
-def main() -> int:
-    parallel.mesh(4, device="cpu")  # before JAX starts
+def models() -> None:
+    """Memory for buckets of one and of several tensors, then times."""
     for bucket, what in ((1, "each tensor alone"), (2 * (64 * 64 + 64) * 4, "two layers in a bucket")):
         x = ag.spec((4, 64))
         print(f"\nMLP of 48 layers of 64, Adam, gradients clipped, {what}")
@@ -114,8 +113,3 @@ def main() -> int:
             model(64, 48), losses.mean_squared_error, optim.adam(1e-3), x, x, bucket_bytes=bucket, clip_norm=1.0
         ))  # fmt: skip
     timed()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
