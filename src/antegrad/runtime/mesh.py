@@ -51,7 +51,7 @@ class Mesh:
     platform: str
     devices: tuple[Any, ...] = ()
 
-    @property
+    @cached_property
     def local_ranks(self) -> range:
         """The ranks of this process, which follow each other."""
         if not self.devices:
@@ -59,8 +59,9 @@ class Mesh:
         own = [rank for rank, device in enumerate(self.devices) if device.process_index == jax.process_index()]
         return range(own[0], own[-1] + 1) if own else range(0)
 
-    @property
+    @cached_property
     def spans_processes(self) -> bool:
+        """Whether other processes have ranks too."""
         return len(self.local_ranks) < self.size
 
     @property
@@ -93,6 +94,8 @@ class Mesh:
             return np.array(array)
         shape, dtype = tuple(array.shape), array.dtype
         with jax.enable_x64(True):  # or else JAX would narrow 64-bit types
+            if not sharded and not self.spans_processes:
+                return jax.device_put(np.array(array, order="C"), self.sharding(False))
             return jax.make_array_from_callback(
                 shape, self.sharding(sharded), lambda index: np.array(array[index], order="C"), dtype=dtype
             )
@@ -144,7 +147,7 @@ class MeshExecutable:
         check_ranks(program, mesh.size)
         self.compiled: Any = None
         if mesh.devices:
-            own = known_options(OPTIONS.get(mesh.platform, {}))
+            own = known_options(OPTIONS.get(mesh.platform, {})) if mesh.size > 1 else {}
             self._compile(tuple(donate), {**default_options(mesh.platform, program), **own, **(options or {})})
 
     def _check_flags(self) -> None:
