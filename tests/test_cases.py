@@ -28,9 +28,7 @@ CASES = [
 ]  # fmt: skip
 """The ids; the test of ``grad-abs-zero`` is called ``test_case_grad_abs_zero``."""
 
-PENDING = {
-    "load-other-world-size": "needs training over several devices, which is not built yet",
-}
+PENDING: dict[str, str] = {}
 """What a case waits for."""
 
 

@@ -290,10 +290,13 @@ class Server:
 
     def _judge_meeting(self, topic: str, meeting: Meeting, now: float) -> None:
         missing = [rank for rank in range(self.count) if rank not in meeting.values]
+        here = ", ".join(str(rank) for rank in sorted(meeting.values))
+        for rank in missing:
+            if rank in self._members and (self._members[rank].leaving or self._members[rank].gone):
+                self._condemn(rank, f"has ended its part, and rank {here} waits for it at {topic!r}")
         if any(rank in self._members and self._members[rank].busy for rank in missing):
             meeting.since = now
         elif now - meeting.since > meeting.timeout:
-            here = ", ".join(str(rank) for rank in sorted(meeting.values))
             others = f", and neither did rank {' or '.join(map(str, missing[1:]))}" if missing[1:] else ""
             why = f"did not come to {topic!r} within {meeting.timeout:g} s after rank {here}{others}"
             self._condemn(missing[0], why)

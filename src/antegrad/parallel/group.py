@@ -7,8 +7,9 @@ from typing import Any
 from antegrad.parallel import processes
 from antegrad.parallel.watch import PeerError, Watch
 
-SAVING = 24 * 3600.0
-"""Seconds for which processes wait for one that writes a checkpoint; one that is lost is noticed long before."""
+PATIENCE = 24 * 3600.0
+"""Seconds for which processes wait for one that writes a checkpoint or reads its data; one that is lost is noticed
+long before."""
 NEWS = 5.0
 """Seconds in which the news of a lost process follows the collective that it broke."""
 

@@ -15,7 +15,7 @@ from antegrad.ir.types import TensorType
 from antegrad.ops.dispatch import apply
 from antegrad.parallel.exchange import Exchange, exchanged
 from antegrad.parallel.feeds import RankFeed
-from antegrad.parallel.group import SAVING, Group
+from antegrad.parallel.group import PATIENCE, Group
 from antegrad.parallel.layout import Layout
 from antegrad.parallel.programs import RankPrograms, rank_batch
 from antegrad.parallel.strategy import Strategy
@@ -36,7 +36,7 @@ class OnMesh(OnDevice):
         super().__init__(strategy.mesh.device, options)
         self.strategy, self.mesh = strategy, strategy.mesh
         self.layout = Layout(self.mesh.size)
-        self.group = Group(SAVING) if self.mesh.spans_processes else None
+        self.group = Group(PATIENCE) if self.mesh.spans_processes else None
         self.processes = Group() if self.mesh.spans_processes else None
 
     @property
@@ -186,8 +186,9 @@ class OnMesh(OnDevice):
 
     # agreement between processes
 
-    def gathered(self, topic: str, value: Any) -> list[Any]:
-        return [value] if self.processes is None else self.processes.gather(topic, value)
+    def gathered(self, topic: str, value: Any, patient: bool = False) -> list[Any]:
+        processes = self.group if patient else self.processes
+        return [value] if processes is None else processes.gather(topic, value)
 
     def begins(self, dispatch: int) -> None:
         if self.processes is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -253,24 +254,24 @@ class Watch:
 
     def _lose(self, rank: int, why: str) -> None:
         """The first verdict counts: say it, and end."""
-        with self._lock:
-            if self._verdict is not None or self._closed:
-                return
-            self._verdict = (f"rank {rank} {why}", rank)
-            self._settle()
-        if rank == 0:  # it may only be stopped: when it goes on, it reads this
-            self._writer.write(encode({"kind": "lost", "rank": 0, "why": why}))
         if rank == self.index:
             line = f"antegrad: the other processes gave this one (rank {rank}) up: it {why}; it ends. {ADVICE}"
         else:
             line = f"antegrad: rank {rank} {why}; this process (rank {self.index}) ends. {ADVICE}"
+        with self._lock:
+            if self._verdict is not None or self._closed:
+                return
+            if self._end:  # first, because whoever is released no longer holds back the SIGTERM of a launcher
+                _say(line)
+            self._verdict = (f"rank {rank} {why}", rank)
+            self._settle()
+        if rank == 0:  # it may only be stopped: when it goes on, it reads this
+            self._writer.write(encode({"kind": "lost", "rank": 0, "why": why}))
         if self._end:
             threading.Thread(target=self._finish, args=(line,), name="antegrad-watch-end", daemon=True).start()
 
     def _finish(self, line: str) -> None:
         """End the process, whatever its other threads do."""
-        with contextlib.suppress(OSError):
-            os.write(2, f"{line}\n".encode())  # past Python's buffers, whose lock may be taken
         begun = time.monotonic()
         if self._on_lost is not None:
             _within(self._grace, self._on_lost, line)
@@ -300,6 +301,13 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def _say(line: str) -> None:
+    """Write one line on stderr, past Python's buffers, whose lock may be taken; not where nobody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.platform == "win32" or select.select([], [2], [], 1.0)[1]:
+            os.write(2, f"{line}\n".encode())
 
 
 def _within(seconds: float, call: Callable[..., Any], *arguments: Any) -> None:

@@ -28,7 +28,7 @@ def check_alike(place: OnDevice, topic: str, settings: Mapping[str, Any]) -> Non
 
     Raises `SettingError`, the same on all of them, with what differs and which ranks have what.
     """
-    told = place.gathered(topic, dict(settings))
+    told = place.gathered(topic, dict(settings), patient=True)  # one may have to read its data first
     differences = [
         f"{name} is {_by_rank([one.get(name, MISSING) for one in told])}"
         for name in dict.fromkeys(name for one in told for name in one)

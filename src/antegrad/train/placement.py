@@ -165,8 +165,11 @@ class OnDevice:
 
     # agreement between processes
 
-    def gathered(self, topic: str, value: Any) -> list[Any]:
-        """The values of all processes, which JSON must have."""
+    def gathered(self, topic: str, value: Any, patient: bool = False) -> list[Any]:
+        """The values of all processes, which JSON must have.
+
+        A process waits for the others as long as the timeout of the run says; if `patient`, as long as they live.
+        """
         return [value]
 
     def agreed(self, topic: str, value: Any) -> Any:
