@@ -36,16 +36,15 @@ def found() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_hundred_steps_follow_those_on_one_device(name: str) -> None:
-    """On real data where there are, for 1, 2 and 4 devices and all strategies.
+    """On real data where there are, for 2 and 4 devices and all strategies, and for one with the same bits.
 
-    Gradients are sums over the ranks of sums over the samples of a rank, so the order of the sums is another one. The
-    losses of DDP and ZeRO-1 are the same bit for bit on one device, where nothing is exchanged.
+    Gradients are sums over the ranks of sums over the samples of a rank, so the order of the sums is another one.
     """
     result = run(f"follow {name}")[f"follow {name}"]
     assert result["fell"] > 0.5, "it has learned"
-    assert len(result["off"]) == 12
+    assert len(result["off"]) == (12 if name == "MLP" else 8)
     assert max(result["off"].values()) <= RUNS[name].within, result["off"]
-    assert all(result["same"][key] for key in result["same"] if key.startswith("1 "))
+    assert not any(off for where, off in result["off"].items() if where.startswith("1 "))
 
 
 def test_the_executable_holds_the_collectives_of_the_program(found: dict[str, Any]) -> None:
@@ -72,15 +71,14 @@ def test_the_host_gives_what_the_devices_give(found: dict[str, Any]) -> None:
     assert max(found["lockstep"].values()) <= 1e-6, found["lockstep"]
 
 
-def test_levels_have_the_bits_of_ddp_where_xla_rounds_alike(found: dict[str, Any]) -> None:
-    """After one step all bits are alike: each rank adds the same numbers in the same order, whole or in parts.
+def test_all_levels_sum_gradients_to_the_same_bits(found: dict[str, Any]) -> None:
+    """Each rank adds the same numbers in the same order, whole or in parts.
 
-    Later XLA:CPU contracts products and sums of the update in other places for shards than for whole arrays, so the
-    levels stay together but for last bits. (On the host they are alike for ever, see `test_training`.)
+    The update is then the same on the host (see `test_training`). XLA:CPU contracts its products and sums in other
+    places for shards than for whole arrays, so there the states stay together but for last bits.
     """
-    first = {name: off for name, off in found["levels"].items() if " 1 " in name}
-    assert set(first.values()) == {0.0}, first
-    assert max(found["levels"].values()) <= 1e-5
+    assert found["levels"]["gradients"] == dict.fromkeys(("ddp", "zero1", "zero2", "zero3"), True)
+    assert max(found["levels"]["states"].values()) <= 1e-6
 
 
 def test_a_run_repeats_itself(found: dict[str, Any]) -> None:
