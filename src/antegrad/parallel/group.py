@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from antegrad.parallel import processes
@@ -41,6 +42,10 @@ class Group:
     def progress(self, dispatch: int) -> None:
         """Said before each dispatch: who begins fewer of them than the others, and no more, hangs."""
         self.watch.progress(dispatch)
+
+    def busy(self) -> AbstractContextManager[None]:
+        """Within the block the others may have to wait for this process, as where it compiles longer than they."""
+        return self.watch.busy()
 
     def explained(self, error: Exception) -> Exception:
         """`PeerError` where a lost process is behind `error`, which came out of a dispatch; else `error` itself."""

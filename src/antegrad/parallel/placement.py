@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,13 @@ class OnMesh(OnDevice):
     def compiled(
         self, program: Program, donated: int, inputs: Sequence[bool], outputs: Sequence[bool]
     ) -> MeshExecutable:
-        return MeshExecutable(program, self.mesh, inputs, outputs, range(donated), self.options)
+        return self._compiled(program, inputs, outputs, range(donated))
+
+    def _compiled(
+        self, program: Program, inputs: Sequence[bool], outputs: Sequence[bool], donate: Sequence[int]
+    ) -> MeshExecutable:
+        with nullcontext() if self.processes is None else self.processes.busy():
+            return MeshExecutable(program, self.mesh, inputs, outputs, donate, self.options)
 
     # arrays
 
@@ -166,7 +173,7 @@ class OnMesh(OnDevice):
         whole = rank_evaluation(evaluation_program(program, len(flags), batch, rows, loops, weighted), len(flags))
         sums = [True] * len(program.outputs)
         inputs = [*flags, *sums, *[True] * len(tree.leaves(rows)), True, False, False]
-        return MeshExecutable(whole, self.mesh, inputs, sums, (), self.options)
+        return self._compiled(whole, inputs, sums, ())
 
     def _sharded_parameters(self, objective: Objective, sharded: bool) -> list[bool]:
         states = objective.state_names

@@ -96,9 +96,7 @@ class Fit:
                     self.writer.resume(self.done, saved[1]["best"])
             self.interrupts = stack.enter_context(Interrupts())
             self.progress = stack.enter_context(self._shown())
-            if self._over():
-                what = "epochs" if self.every is None else "steps"
-                logger.warning("fit: all of the %s %s are done already, and nothing is left to do", self.epochs, what)
+            self._note_end()
             self._each("on_fit_start")
             while not self._over() and self._stop_reason() is None:
                 self._epoch()
@@ -107,6 +105,11 @@ class Fit:
             last = self.history[-1] if len(self.history) else {}
             self.log.summary({"epochs": self.epoch, "stopped": self.trainer.stop_reason, **last})
         return self.history
+
+    def _note_end(self) -> None:
+        if self._over():
+            what = "epochs" if self.every is None else "steps"
+            logger.warning("fit: all of the %s %s are done already, and nothing is left to do", self.epochs, what)
 
     def _compare_settings(self) -> None:
         """Refuse processes that would part, or wait for each other for ever, because their settings differ."""

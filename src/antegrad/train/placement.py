@@ -7,20 +7,25 @@ arrays get to devices and back, and what processes that train together must agre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from antegrad import tree
 from antegrad.checkpoint.shards import Sharded
+from antegrad.errors import SettingError
 from antegrad.ir.program import Program
 from antegrad.runtime.compile import compile as compile_program
-from antegrad.runtime.device import DeviceInfo
+from antegrad.runtime.device import DeviceInfo, resolve
 from antegrad.runtime.memory import fetch, free_bytes, put
 from antegrad.train.feeds import Feed, Rows
 from antegrad.train.loop import evaluation_program, types
 from antegrad.train.objective import Objective, batch_type
+from antegrad.train.options import compiler_options
 from antegrad.train.programs import State, StepPrograms, averaged_state, model_of
+
+if TYPE_CHECKING:
+    from antegrad.parallel.strategy import Strategy
 
 
 class OnDevice:
@@ -187,3 +192,23 @@ class OnDevice:
     def explained(self, error: Exception) -> Exception:
         """What to raise where a dispatch raised `error`: a lost process may be behind it."""
         return error
+
+
+def placement(
+    parallel: Strategy | None, device: str | None, graph_capture: bool, deterministic: bool
+) -> OnDevice:
+    """Where a training with these settings of `Trainer` runs; a `SettingError` for `parallel` that is none."""
+    if parallel is None:
+        found = resolve(device)
+        return OnDevice(found, compiler_options(found, graph_capture, deterministic))
+    from antegrad.parallel.placement import OnMesh
+    from antegrad.parallel.strategy import Strategy
+
+    if not isinstance(parallel, Strategy):
+        raise SettingError(f"Trainer: parallel must be parallel.ddp() or parallel.zero(level), found {parallel!r}")
+    if device is not None:
+        raise SettingError(
+            f"Trainer: device={device!r} and parallel=... are both given, and the mesh has the devices: choose them by "
+            "parallel.mesh(data=..., device=...)"
+        )
+    return OnMesh(parallel, compiler_options(parallel.mesh.device, graph_capture, deterministic))

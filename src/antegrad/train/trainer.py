@@ -20,7 +20,6 @@ from antegrad.ir.types import spec, type_of
 from antegrad.passes.autocast import autocast
 from antegrad.runtime.compile import Compiled
 from antegrad.runtime.compile import compile as compile_program
-from antegrad.runtime.device import resolve
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
 from antegrad.train.engine import Engine, StreamingEngine
@@ -30,8 +29,7 @@ from antegrad.train.fitting import Fit
 from antegrad.train.history import History
 from antegrad.train.loop import types
 from antegrad.train.objective import KEY, Objective, as_input_type, batch_size, batch_type
-from antegrad.train.options import compiler_options
-from antegrad.train.placement import OnDevice
+from antegrad.train.placement import placement
 from antegrad.train.programs import State, StepPrograms, averaged_state, has_convolutions, model_of
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ class Trainer:
         self.stop_reason: str | None = None
         self.fitting: Fit | None = None
         self.clock = time.perf_counter
-        self.place = _place(parallel, device, graph_capture, deterministic)
+        self.place = placement(parallel, device, graph_capture, deterministic)
         self.device = self.place.device
         self.epoch = 0
         """Epochs done."""
@@ -400,24 +398,6 @@ class Trainer:
             "precision": self.precision,
             "shuffle": self.shuffle,
         }
-
-
-def _place(parallel: Strategy | None, device: str | None, graph_capture: bool, deterministic: bool) -> OnDevice:
-    """Where the training runs."""
-    if parallel is None:
-        found = resolve(device)
-        return OnDevice(found, compiler_options(found, graph_capture, deterministic))
-    from antegrad.parallel.placement import OnMesh
-    from antegrad.parallel.strategy import Strategy
-
-    if not isinstance(parallel, Strategy):
-        raise SettingError(f"Trainer: parallel must be parallel.ddp() or parallel.zero(level), found {parallel!r}")
-    if device is not None:
-        raise SettingError(
-            f"Trainer: device={device!r} and parallel=... are both given, and the mesh has the devices: choose them by "
-            "parallel.mesh(data=..., device=...)"
-        )
-    return OnMesh(parallel, compiler_options(parallel.mesh.device, graph_capture, deterministic))
 
 
 def _optimizer(optimizer: optim.Optimizer, clip_norm: float | None, ema: float | None) -> optim.Optimizer:
