@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
+from antegrad.parallel import feeds
 
 RANKS = (1, 2, 3, 4)
 LEVELS = (0, 1, 2, 3)
@@ -260,3 +262,154 @@ def test_a_loss_that_is_nan_names_the_rank() -> None:
     with pytest.raises(FloatingPointError, match=r"the loss of step 4 .* on rank 0: "):
         made.fit(data.Dataset(x, Y, finite=False), 1, verbose=False)
     assert made.state["failed"] == 4
+
+
+def test_large_batches_are_exchanged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same bits; a rank then never looks up the rows of the whole batch at once."""
+    whole = trained(strategy(3, 0), batch_size=24).state
+    monkeypatch.setattr(feeds, "EXCHANGED_BYTES", 3 * 2 * (7 + 1) * 4)
+    made = trained(strategy(3, 0), batch_size=24)
+    assert set(differences(made.state, whole).values()) == {0.0}
+    assert made.engine is not None
+    equations = made.engine.program.all_equations()
+    shapes = [eq.input_types[0].shape for eq in equations if eq.primitive.name == "reduce_scatter"]
+    assert (6, 7) in shapes
+    assert (24, 7) not in shapes
+
+
+# what a review found
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+def test_batch_normalization_inside_repeat_is_synchronised(unroll: bool) -> None:
+    def model() -> nn.Module:
+        def layer(key: Any) -> nn.Module:
+            return nn.Sequential(nn.Dense(8, 8, key=key), nn.BatchNorm(8), ops.tanh)
+
+        first, last = nn.Dense(7, 8, key=random.key(1)), nn.Dense(8, 5, key=random.key(2))
+        return nn.Sequential(first, nn.Repeat(layer, 3, key=random.key(3), unroll=unroll), last)
+
+    where = strategy(2, 0, sync_batch_norm=True)
+    assert_close(trained(where, optim.sgd(0.05), model()), trained(None, optim.sgd(0.05), model()), 1e-5)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_a_nan_in_a_part_of_an_accumulated_batch_is_blamed(ranks: int) -> None:
+    x = X.copy()
+    x[58] = np.nan
+    where = strategy(ranks, 1) if ranks else None
+    made = train.Trainer(
+        mlp(), losses.cross_entropy, optim.sgd(0.1), batch_size=12, parallel=where, shuffle=False, accumulate=2,
+        device=None if where else "host",
+    )  # fmt: skip
+    place = "on rank 2: " if ranks else ""
+    with pytest.raises(FloatingPointError, match=rf"step 4 .*\. {place}sequential_gradient: the first NaN .* input x"):
+        made.fit(data.Dataset(x, Y, finite=False), 1, verbose=False)
+
+
+def test_a_nan_behind_synchronised_statistics_is_not_denied() -> None:
+    x = IMAGES.astype(np.float32)
+    x[3] = np.nan
+    made = train.Trainer(
+        normalized(), losses.cross_entropy, optim.sgd(0.1), batch_size=12, shuffle=False,
+        parallel=strategy(3, 0, sync_batch_norm=True),
+    )  # fmt: skip
+    with pytest.raises(FloatingPointError, match=r"its layers exchange statistics, so no rank can be looked at alone"):
+        made.fit(data.Dataset(x, LABELS, finite=False), 1, verbose=False)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_parameters_of_16_bits_train_alike_on_all_ranks(dtype: str) -> None:
+    """Sums over a batch would leave the range of f16, and so would the number of values by which they are divided."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((1024, width)).astype(np.float32) for width in (2, 200))
+
+    def run(where: parallel.Strategy | None, accumulate: int = 1) -> np.ndarray:
+        model = nn.Dense(2, 200, key=random.key(0), dtype=dtype)
+        made = train.Trainer(
+            model, losses.mean_squared_error, optim.sgd(1.0), batch_size=512, parallel=where, accumulate=accumulate,
+            device=None if where else "host",
+        )  # fmt: skip
+        return made.fit((x, y * 10), 3, verbose=False).steps
+
+    alone = run(None)
+    assert alone[-1] < alone[0]
+    for other in (run(strategy(2, 0)), run(strategy(4, 2)), run(None, 4)):
+        np.testing.assert_allclose(other, alone, rtol=2e-3)
+
+
+@pytest.mark.parametrize("ranks", [0, 2, 4])
+def test_metrics_count_samples_where_the_loss_counts_tokens(ranks: int) -> None:
+    """All labels of two ranks of four are ignored by the loss; the metric has them."""
+    x = np.random.default_rng(0).standard_normal((16, 7)).astype(np.float32)
+    y = np.where(np.arange(16) // 4 % 2, -1, 1).astype(np.int32)
+    made = train.Trainer(
+        nn.Dense(7, 5, key=random.key(0)), partial(losses.cross_entropy, ignore_index=-1), optim.sgd(0.1),
+        batch_size=16, metrics={"first": lambda prediction, y: ops.convert(prediction[:, 0] > 0, "f32")}, shuffle=False,
+        parallel=strategy(ranks, 0) if ranks else None, device=None if ranks else "host",
+    )  # fmt: skip
+    expected = float((made.predict(x)[:, 0] > 0).mean())
+    assert made.fit((x, y), 1, verbose=False)[-1]["first"] == pytest.approx(expected)
+    assert 0.1 < expected < 0.9
+    expected = float((made.predict(x)[:, 0] > 0).mean())
+    assert made.evaluate((x, y))["first"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_state_that_does_not_fit_is_refused(level: int) -> None:
+    made = trained(strategy(4, level))
+    state = made.state
+    for name, wrong in (("0.w", state["param"]["0.w"].T.copy()), ("2.b", np.zeros(8, np.float32))):
+        with pytest.raises(ShapeError, match=rf"the state does not fit: param.{name} must be f32"):
+            made.restore({**state, "param": {**state["param"], name: wrong}})
+    lost = {name: leaf for name, leaf in state["param"].items() if name != "2.b"}
+    with pytest.raises(ShapeError, match=r"the state does not fit the training: param.2.b is missing"):
+        made.restore({**state, "param": lost})
+
+
+class Counting(nn.Module):
+    """Counts samples by their first value, in integers that the layers keep."""
+
+    w: Any
+    seen: Any = nn.state()
+
+    def __init__(self) -> None:
+        self._set(w=ops.ones((7, 5)), seen=ops.zeros((), "i32"))
+
+    def __call__(self, x: Any) -> Any:
+        nn.context.update("seen", self.seen + ops.sum(ops.convert(x[:, 0] > 0, "i32")))
+        return x @ self.w
+
+
+def test_integers_that_layers_keep_are_the_same_on_all_ranks() -> None:
+    """The largest of all ranks, in the program: otherwise each device would go on with one of its own."""
+    states = [
+        trained(strategy(4, 0), optim.sgd(0.1), Counting(), **more).state["state"]["seen"]
+        for more in ({}, {"steps_per_dispatch": 1}, {"stream": True})
+    ]
+    assert states[0] == states[1] == states[2] > 0
+
+
+def test_a_parameter_called_count_does_not_shard_the_step_count() -> None:
+    class Scaled(nn.Module):
+        count: Any
+
+        def __init__(self) -> None:
+            self._set(count=ops.ones(()))
+
+        def __call__(self, x: Any) -> Any:
+            return x[:, :5] * self.count
+
+    rate = optim.schedules.warmup_cosine(1e-2, 4, 20)
+    made = trained(strategy(4, 1), optim.chain(optim.adam(rate)), Scaled())
+    assert made.learning_rate() == pytest.approx(trained(None, optim.chain(optim.adam(rate)), Scaled()).learning_rate())
+
+
+def test_validation_sets_that_ranks_do_not_divide_are_checked_before_any_work() -> None:
+    def mean_error(prediction: Any, y: Any) -> Any:
+        return ops.mean(ops.square(prediction - ops.expand_dims(ops.convert(y, "f32"), 1)))
+
+    made = train.Trainer(mlp(), mean_error, optim.sgd(0.1), batch_size=12, parallel=strategy(4, 0))
+    with pytest.raises(ShapeError, match=r"validation: the loss .* gives one scalar"):
+        made.fit((X[:96], Y[:96]), 1, validation=(X[:6], Y[:6]), verbose=False)
+    assert made.engine is None

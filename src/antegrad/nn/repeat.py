@@ -76,7 +76,7 @@ class Repeat(Module):
         def layer(x: Any, own: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             inner = None
             if call is not None:
-                inner = context.Training(own.get("key"), call.sample_weights)
+                inner = context.Training(own.get("key"), call.sample_weights, call.ranks)
             with context.entered(inner), mounted(own["layer"], path):
                 y = own["layer"](x, *shared)
             _check_kept(x, y)

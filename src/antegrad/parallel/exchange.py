@@ -27,6 +27,7 @@ class Exchange:
 
     - `summed`: outputs of which the sum over the ranks is wanted, such as losses and counts.
     - `averaged`: outputs of which the mean is wanted, such as running statistics.
+    - `largest`: integer outputs of which the largest is wanted, such as counters that the layers keep.
     - `gradients`: outputs that are summed in buckets; with `scatter` each rank keeps its shards of the sums.
     - `gathered`: inputs that are shards, and are gathered where they are used.
     """
@@ -35,6 +36,7 @@ class Exchange:
     bucket_bytes: int
     summed: tuple[int, ...] = ()
     averaged: tuple[int, ...] = ()
+    largest: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
     scatter: bool = False
     gathered: tuple[int, ...] = ()
@@ -150,14 +152,19 @@ class _Pass:
                 actions.setdefault(max(place[i] for i in own), []).append(partial(action, own))
 
         add([*plan.summed, *plan.averaged], self._sum, plan.bucket_bytes)
+        for position in plan.largest:
+            actions.setdefault(place[position], []).append(partial(self._largest, position))
         add([*plan.gradients], self._scatter if plan.scatter else self._sum, plan.bucket_bytes)
         return actions
 
     def _sum(self, positions: list[int]) -> None:
-        sums = self.layout.all_reduce([self.env[self.program.outputs[position]] for position in positions])
-        for position, total in zip(positions, sums, strict=True):
-            total = total / self.layout.ranks if position in self.plan.averaged else total
+        parts = [self.env[self.program.outputs[position]] for position in positions]
+        shares = [self.layout.share(x) if i in self.plan.averaged else x for i, x in zip(positions, parts, strict=True)]
+        for position, total in zip(positions, self.layout.all_reduce(shares), strict=True):
             self.results[position] = _labelled(total, self.program.output_names[position])
+
+    def _largest(self, position: int) -> None:
+        self.results[position] = self.layout.largest(self.env[self.program.outputs[position]])
 
     def _scatter(self, positions: list[int]) -> None:
         shards = self.layout.reduce_scatter([self.env[self.program.outputs[position]] for position in positions])

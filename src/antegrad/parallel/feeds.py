@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from antegrad import ops, tree
+from antegrad import flow, ops, tree
+from antegrad.capture import capture
 from antegrad.ir.types import DTYPES, TensorType, is_float, type_of
 from antegrad.train.feeds import Feed, Rows, WindowFeed
 from antegrad.train.shares import Shares
+
+EXCHANGED_BYTES = 4 * 2**20
+"""How much of a batch a rank looks up at a time. A whole batch would take the room of those of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,28 @@ class RankFeed(Feed):
         """This rank's rows of what all ranks together have at the `places` of the whole batch."""
         if self.ranks == 1:
             return self.feed.units(data, places)
+        own = places.shape[0] // self.ranks
+        pieces = self._pieces(data, own)
+        by_piece = ops.transpose(ops.reshape(places, (self.ranks, pieces, own // pieces)), (1, 0, 2))
+        by_piece = ops.reshape(by_piece, (pieces, places.shape[0] // pieces))
+        if pieces == 1:
+            return self._exchanged_units(data, by_piece[0])
+        _, found = flow.scan(lambda kept, piece: (kept, self._exchanged_units(data, piece)), (), by_piece)
+        return tree.map(lambda leaf: ops.reshape(leaf, (own, *leaf.shape[2:])), found)
+
+    def _exchanged_units(self, data: Any, places: Any) -> Any:
+        """This rank's rows of what all ranks have at `places`, equally many for each rank, in their order."""
         local = places - ops.axis_index(self.ranks) * self.part
         here = ops.logical_and(local >= 0, local < self.part)
         found = self.feed.units(data, ops.clip(local, 0, self.part - 1))
         return tree.map(lambda leaf: _exchanged(leaf, here, self.ranks), found)
+
+    def _pieces(self, data: Any, own: int) -> int:
+        """In how many pieces of one size a rank's `own` rows are exchanged: each rank looks up those of all ranks."""
+        example = capture(lambda data: self.feed.units(data, ops.zeros((1,), "i32")), tree.map(type_of, data))
+        row = sum(type.nbytes for type in example.output_types) * self.ranks
+        fitting = (n for n in range(1, own + 1) if own % n == 0 and row * (own // n) <= EXCHANGED_BYTES)
+        return next(fitting, own)
 
     def of_ranks(self, data: Any, carried: Any, seed: Any, epoch: Any, step: Any, ranks: range) -> Rows:
         """The rows of some ranks, one after the other, from the whole of the data: for the host, which has them."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from antegrad import ops
-from antegrad.ir.types import TensorType, type_of
+from antegrad.ir.types import TensorType, accumulation_dtype, type_of
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,17 @@ class Layout:
         """bool[chunk]: which elements of this rank's shard are no filling."""
         place = ops.axis_index(self.ranks) * self.chunk(type) + ops.arange(self.chunk(type))
         return place < type.size
+
+    # what ranks agree on
+
+    def share(self, x: Any) -> Any:
+        """This rank's part of a mean over the ranks; divided before it is added, so that the sum does not overflow."""
+        return ops.convert(ops.convert(x, accumulation_dtype(x.dtype)) / self.ranks, x.dtype)
+
+    def largest(self, x: Any) -> Any:
+        """The largest of integers over the ranks; of truth values, whether one is true."""
+        found = ops.all_reduce(ops.convert(x, "i32") if x.dtype == np.bool_ else x, self.ranks, "max")
+        return ops.convert(found, x.dtype)
 
     # buckets
 

@@ -88,7 +88,7 @@ class RankPrograms(StepPrograms):
         objective, level = self.objective, self.strategy.shards
         states, reported = objective.state_names, self.reported
         first = 1 + reported
-        averaged = [first + i for i, name in enumerate(states) if is_float(self.whole_types["state"][name].dtype)]
+        floats = [is_float(self.whole_types["state"][name].dtype) for name in states]
         start = first + len(states)
         paths = tree.named_leaves(objective.model)
         return exchanged(
@@ -97,7 +97,8 @@ class RankPrograms(StepPrograms):
                 self.layout,
                 self.strategy.bucket_bytes,
                 summed=tuple(range(1, first)),
-                averaged=tuple(averaged),
+                averaged=tuple(first + i for i, flag in enumerate(floats) if flag),
+                largest=tuple(first + i for i, flag in enumerate(floats) if not flag),
                 gradients=tuple(range(start, start + len(objective.parameter_names))),
                 scatter=level >= 2,
                 gathered=tuple(i for i, path in enumerate(paths) if level >= 3 and path not in states),
@@ -113,11 +114,13 @@ class RankPrograms(StepPrograms):
     def _summed(self, total: State, sums: list[Any], layers: State) -> tuple[State, list[Any], State]:
         """What the parts of a batch gave together, summed over the ranks."""
         floats = [name for name in layers if is_float(layers[name].dtype)]
-        found = self._all_reduced([*total.values(), *sums, *(layers[name] for name in floats)])
+        parts = [self.layout.share(layers[name]) for name in floats]
+        found = self._all_reduced([*total.values(), *sums, *parts])
         gradients = dict(zip(total, found, strict=False))
         rest = found[len(total) :]
-        averaged = {n: x / self.layout.ranks for n, x in zip(floats, rest[len(sums) :], strict=True)}
-        return gradients, rest[: len(sums)], {**layers, **averaged}
+        averaged = dict(zip(floats, rest[len(sums) :], strict=True))
+        largest = {name: self.layout.largest(layers[name]) for name in layers if name not in averaged}
+        return gradients, rest[: len(sums)], {**averaged, **largest}
 
     def _all_reduced(self, tensors: Sequence[Any]) -> list[Any]:
         found: dict[int, Any] = {}
@@ -132,7 +135,8 @@ class RankPrograms(StepPrograms):
 
         def update(state: State, d: State, sums: list[Any], layers: State) -> State:
             with part("update"):
-                return super(RankPrograms, self)._updated(state, mean_gradients(d, sums[1]), sums, layers)
+                gradients = mean_gradients(d, self.part_size, sums[1])
+                return super(RankPrograms, self)._updated(state, gradients, sums, layers)
 
         sums = [self.gradient.output_types[1 + i] for i in range(self.reported)]
         return simplify(capture(update, types, types["param"], sums, types["state"], name="update"))
@@ -152,7 +156,8 @@ class RankPrograms(StepPrograms):
 
 def _belongs(path: str, type: TensorType, parameters: dict[str, TensorType]) -> bool:
     """Whether an array of the optimizer's state at `path` is as large as the parameter that it is for."""
-    return any(path.endswith(f".{name}") and type.shape == own.shape for name, own in parameters.items())
+    named = (name for name, own in parameters.items() if type.shape == own.shape and is_float(type.dtype))
+    return any(path.endswith(f".{name}") for name in named)
 
 
 def rank_batch(batch: Any, ranks: int, accumulate: int) -> Any:

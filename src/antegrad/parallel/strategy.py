@@ -64,7 +64,7 @@ def zero(
       Others as for `ddp`.
     Raises `SettingError` for settings that make no sense.
     """
-    if isinstance(level, bool) or level not in (1, 2, 3):
+    if not isinstance(level, int) or isinstance(level, bool) or level not in (1, 2, 3):
         raise SettingError(f"zero: level must be 1, 2 or 3, found {level!r}; without division of the state use ddp()")
     return _checked("zero", level, mesh, bucket_bytes, sync_batch_norm)
 

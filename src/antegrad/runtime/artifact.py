@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo
 from antegrad import tree
 from antegrad.errors import DTypeError
 from antegrad.ir.program import Program, provide
+from antegrad.runtime.lockstep import check_ranks
 from antegrad.runtime.signature import Signature
 from antegrad.runtime.xla import Module, program_p
 
@@ -23,6 +24,7 @@ def as_jax(program: Program) -> Callable[..., Any]:
     needs JAX's x64 mode (`jax.enable_x64`), which antegrad does not change for the caller; without it, `DTypeError`.
     JAX cannot differentiate or vectorise the function: use `antegrad.reverse` first.
     """
+    check_ranks(program, 1)
     signature, module = Signature.of(program), Module.of(program)
     types = (*program.input_types, *program.output_types)
 
@@ -58,6 +60,7 @@ def portable(program: Program) -> bytes:
     Captured arrays are trailing arguments of its ``main``, as in `Program.stablehlo`.
     """
     week_12 = stablehlo.StablehloCompatibilityRequirement.WEEK_12
+    check_ranks(program, 1)
     version = stablehlo.get_version_from_compatibility_requirement(week_12)
     return stablehlo.serialize_portable_artifact_str(program.stablehlo(), version)
 

@@ -21,6 +21,7 @@ from antegrad.ops.tensor import Tensor
 from antegrad.runtime import host
 from antegrad.runtime.device import DeviceInfo, resolve
 from antegrad.runtime.finite import CheckedExecutable, with_finite_flag
+from antegrad.runtime.lockstep import check_ranks
 from antegrad.runtime.signature import Signature
 from antegrad.runtime.xla import XlaExecutable
 
@@ -31,6 +32,7 @@ class HostExecutable:
     """A Program on the host device, called as an `XlaExecutable` is; the outputs are NumPy arrays."""
 
     def __init__(self, program: Program) -> None:
+        check_ranks(program, 1)
         self.signature = Signature.of(program)
         self._program = program
 

@@ -134,3 +134,16 @@ def named(what: str) -> Iterator[None]:
         yield
     except (ShapeError, DTypeError, LabelError, DataError) as error:
         raise type(error)(f"{what}: {error}") from None
+
+
+def check_state(state: Any, expected: Any) -> None:
+    """Raise unless `state` has the arrays of `expected`, a pytree of types, by name, shape and element type."""
+    found, wanted = (tree.named_leaves(each) for each in (state, expected))
+    for name in found | wanted:
+        if name not in found or name not in wanted:
+            where = "is missing" if name in wanted else "is none that it has"
+            raise ShapeError(f"the state does not fit the training: {name} {where}")
+        if type_of(found[name]).shape != wanted[name].shape:
+            raise ShapeError(f"the state does not fit: {name} must be {wanted[name]}, found {type_of(found[name])}")
+        if type_of(found[name]).dtype != wanted[name].dtype:
+            raise DTypeError(f"the state does not fit: {name} must be {wanted[name]}, found {type_of(found[name])}")

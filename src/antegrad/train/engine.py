@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from antegrad import random, tree
 from antegrad.ir.program import Program
+from antegrad.train.checks import check_state
 from antegrad.train.feeds import Feed, Rows, streams
 from antegrad.train.loop import streaming_program, training_program, types
 from antegrad.train.placement import OnDevice
@@ -95,7 +97,11 @@ class Engine:
         self._on_device = self.place.put_data(self.feed, self.data)
 
     def load(self, state: State) -> None:
-        """Continue from `state`; what the feed carries is made anew by the next dispatch."""
+        """Continue from `state`; what the feed carries is made anew by the next dispatch.
+
+        Raises `ShapeError` or `DTypeError` for a state that is not that of this training, with the name of an array.
+        """
+        check_state(state, self.programs.whole_types)
         self._leaves = self.place.put_state(self.programs, state)
         carried = self.feed.carried
         self._carried = self.place.put(np.zeros(carried.shape, carried.dtype))
@@ -171,25 +177,28 @@ class Engine:
     def blame(self, epoch: int, step: int, state: State) -> Any:
         """The equation of the gradient program that first makes a NaN or infinity in a step, with its rank if several.
 
-        None where the host finds none, or where layers communicate and no rank can be looked at alone.
+        None where the host finds none.
         """
         program = self.programs.gradient
         if any(equation.primitive.communicates for equation in program.all_equations()):
-            return None
-        for rank in range(self.place.ranks):
-            found = program.blame(*self.gradient_inputs(epoch, step, state, rank))
+            return "its layers exchange statistics, so no rank can be looked at alone on the host"
+        for rank, part in product(range(self.place.ranks), range(self.programs.accumulate)):
+            found = program.blame(*self.gradient_inputs(epoch, step, state, rank, part))
             if found is not None:
                 return f"on rank {rank}: {found}" if self.place.ranks > 1 else found
         return None
 
-    def gradient_inputs(self, epoch: int, step: int, state: State, rank: int = 0) -> list[Any]:
-        """The inputs of `programs.gradient` in a step, made on the host: to find out what went wrong there."""
+    def gradient_inputs(self, epoch: int, step: int, state: State, rank: int = 0, part: int = 0) -> list[Any]:
+        """The inputs of `programs.gradient` for a part of a step, made on the host: to find out what went wrong."""
         carried, numbers = self._host_carried(epoch), (np.int32(epoch), np.int32(step))
         rows = self.place.rank_rows(self.feed, self.data, carried, self.seed, *numbers, rank)
         model = self.programs.objective.leaves(state["param"], state["state"])
         key = self.place.rank_key(random.fold_in(streams(self.seed)[1], state["step"]), rank)
-        weights = [] if rows.weights is None else [rows.weights]
-        return [*model, *tree.leaves(self.feed.augmented(rows, self.seed, np.int32(epoch))), key, *weights]
+        key = random.fold_in(key, part) if self.programs.accumulate > 1 else key
+        own = slice(part * self.programs.part_size, (part + 1) * self.programs.part_size)
+        weights = [] if rows.weights is None else [rows.weights[own]]
+        batch = tree.leaves(self.feed.augmented(rows, self.seed, np.int32(epoch)))
+        return [*model, *(leaf[own] for leaf in batch), key, *weights]
 
 
 CHUNK = 8

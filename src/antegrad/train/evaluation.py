@@ -46,12 +46,11 @@ def evaluate_dataset(
     streamed = not trainer.holds(arrays) and trainer.streams(dataset)
     share, own_batch = -(-len(dataset) // place.ranks), batch // place.ranks
     rows = min(own_batch * CHUNK, share) if streamed else share
-    example = batch_type(arrays, rows * place.ranks)
-    weighted = share % own_batch != 0 or len(dataset) % place.ranks != 0
+    example, weighted = batch_type(arrays, rows * place.ranks), has_short_batches(len(dataset), batch, place.ranks)
     sharded = trainer.engine is not None and place.holds_shards(trainer.averaged)
     key = "evaluate", example, batch, weighted, sharded, *objective.metrics.items()
     compiled = trainer.cached(key, lambda: _Evaluation(trainer, objective, batch, example, weighted, sharded))
-    model, sums = trainer.evaluated(), place.put_sums(2 + len(objective.metrics))
+    model, sums = trainer.evaluated(), place.put_sums(objective.reported)
     for start in range(0, share, rows):
         own = _shares(arrays, share, place.ranks, rows, start)
         data = tree.leaves(place.put_examples(own) if streamed else trainer.placed(arrays, own))
@@ -59,9 +58,12 @@ def evaluate_dataset(
         samples = place.put_samples([min(count, rows) for count in counts])
         before, sums = sums, compiled.added(model, sums, data, samples, min(max(counts), rows), stop)
         ready(before)  # or the copies would run ahead of the computation, and fill the device
-    total, whole, *others = place.added(sums)
-    whole = whole or 1.0
-    return {"loss": total / whole, **{n: m / whole for n, m in zip(objective.metrics, others, strict=True)}}
+    return objective.means(place.added(sums))
+
+
+def has_short_batches(count: int, batch: int, ranks: int) -> bool:
+    """Whether batches of an evaluation of `count` samples, `batch` at a time on all ranks, have to be filled up."""
+    return count % ranks != 0 or count // ranks % (batch // ranks) != 0
 
 
 def _shares(arrays: Any, share: int, ranks: int, rows: int, start: int) -> Any:

@@ -234,9 +234,8 @@ class Fit:
 
     def _record(self, seconds: float, steps: int) -> dict[str, Any]:
         """The record of an epoch, of which `steps` steps took `seconds` here (others before a resume)."""
-        total, count, *metrics = self.sums
-        record: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.done, "loss": total / (count or 1.0)}
-        record |= {n: m / (count or 1.0) for n, m in zip(self.trainer.objective.metrics, metrics, strict=True)}
+        record: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.done}
+        record |= self.trainer.objective.means(self.sums)
         if self.validation is not None:
             record |= {f"val_{name}": value for name, value in self._validated(self.validation).items()}
         record["learning_rate"] = self.trainer.learning_rate()
@@ -289,8 +288,8 @@ class Fit:
         run = Run(directory, config, identity=identity, resume=self.resume)
         if run.earlier.get("step_program", config["step_program"]) != config["step_program"]:
             logger.warning(
-                "%s was begun with another training step: a setting of the optimizer, the loss, the model, or the "
-                "version of antegrad is another one. It goes on with the new one", directory,
+                "%s was begun with another training step: a setting of the optimizer, the loss, the model, the "
+                "devices, or the version of antegrad is another one. It goes on with the new one", directory,
             )  # fmt: skip
         return run
 

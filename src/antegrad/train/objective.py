@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,8 @@ class Objective:
     def training(self, x: Any, y: Any, *, weighted: bool, mean: bool, ranks: int = 1) -> Program:
         """Model, batch, key and perhaps sample weights, to what is differentiated and what is reported.
 
-        Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum), then the sum of the losses,
-        the sum of the weights, the sum of each metric, and every array of the state as the layers left it.
+        Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum divided by the size of the
+        batch), then what `sums` gives, and every array of the state as the layers left it.
         `ranks` share the statistics of a batch.
         """
 
@@ -70,7 +70,8 @@ class Objective:
             )
             sums = self.sums(ops.name(prediction, "prediction"), y, weights)
             named = tree.named_leaves(changed)
-            objective = _quotient(*sums[:2]) if mean else sums[0]
+            # The sum is divided too, by a number that is known, so that gradients of 16-bit parameters stay in range.
+            objective = _quotient(*sums[:2]) if mean else sums[0] / batch_size(x)
             return ops.name(objective, "loss"), sums, [named[path] for path in self.state_names]
 
         weights = [spec((batch_size(x),))] if weighted else []
@@ -95,14 +96,33 @@ class Objective:
         return simplify(capture(lambda model, x: model(as_input(x)), self.model, x, name=f"{self.name}_prediction"))
 
     def sums(self, prediction: Any, y: Any, weights: Any) -> list[Any]:
-        """The weighted sum of the losses, the sum of the weights, and the weighted sum of each metric."""
+        """The sum of the losses and that of their weights; where there are metrics, of the samples' and of each metric.
+
+        A loss may count otherwise than by samples, such as by tokens that are not ignored; metrics count samples.
+        """
         size = batch_size(y if tree.leaves(y) else prediction)
         total, count = self._loss_sums(prediction, y, weights, size)
-        metrics = []
+        found = [ops.name(total, "total"), ops.name(count, "count")]
+        if self.metrics:
+            samples = ops.full((), size, "f32") if weights is None else ops.sum(weights)
+            found.append(ops.name(samples, "samples"))
         for name, metric in self.metrics.items():
             values = _checked(f"the metric {name!r}", metric(prediction, y), size, weights is not None)
-            metrics.append(_weighted_mean(values, weights) * count)
-        return [ops.name(total, "total"), ops.name(count, "count"), *metrics]
+            mean = _weighted_mean(values, weights)
+            found.append(mean * ops.convert(found[2], mean.dtype))
+        return found
+
+    @property
+    def reported(self) -> int:
+        """How many numbers `sums` gives."""
+        return 2 + (1 + len(self.metrics) if self.metrics else 0)
+
+    def means(self, sums: Sequence[float]) -> dict[str, float]:
+        """``loss`` and each metric, of what `sums` gave for all batches together."""
+        total, count, *rest = sums
+        samples, metrics = (rest[0], rest[1:]) if rest else (0.0, [])
+        means = {name: value / (samples or 1.0) for name, value in zip(self.metrics, metrics, strict=True)}
+        return {"loss": total / (count or 1.0), **means}
 
     def _loss_sums(self, prediction: Any, y: Any, weights: Any, size: int) -> tuple[Any, Any]:
         if _takes(self.loss, "sample_weights", "reduction"):

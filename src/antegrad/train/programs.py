@@ -13,7 +13,7 @@ from antegrad.autodiff.reverse import reverse
 from antegrad.capture import capture
 from antegrad.errors import ShapeError
 from antegrad.ir.program import Program
-from antegrad.ir.types import TensorType, spec, type_of
+from antegrad.ir.types import TensorType, accumulation_dtype, spec, type_of
 from antegrad.ops.dispatch import apply, part
 from antegrad.optim import Optimizer, apply_updates, averaged
 from antegrad.passes.simplify import simplify
@@ -56,7 +56,8 @@ class StepPrograms:
         size = batch_size(x)
         if accumulate < 1 or size % accumulate:
             raise ShapeError(f"accumulate={accumulate}: a batch of {size} has no so many parts of equal size")
-        part_x, part_y = (batch_type(batch, size // accumulate) for batch in (x, y))
+        self.part_size = size // accumulate
+        part_x, part_y = (batch_type(batch, self.part_size) for batch in (x, y))
         forward = objective.training(
             part_x, part_y, weighted=weighted, mean=self._takes_mean(), ranks=self._statistics_ranks()
         )
@@ -73,8 +74,8 @@ class StepPrograms:
 
     @property
     def reported(self) -> int:
-        """How many sums a step reports: losses, weights, and one for each metric."""
-        return 2 + len(self.objective.metrics)
+        """How many sums a step reports (see `Objective.sums`)."""
+        return self.objective.reported
 
     def init(self) -> State:
         """The state before the first step, as NumPy arrays."""
@@ -120,7 +121,7 @@ class StepPrograms:
         if self.accumulate == 1:
             return self._part(state["param"], state["state"], x, y, key, weights)
         total, sums, layers = self._accumulated(state, x, y, key, weights)
-        return mean_gradients(total, sums[1]), sums, layers
+        return mean_gradients(total, self.part_size, sums[1]), sums, layers
 
     def _accumulated(
         self, state: State, x: Any, y: Any, key: Any, weights: Any
@@ -182,10 +183,18 @@ class StepPrograms:
         return {**kept, "failed": failed}
 
 
-def mean_gradients(total: State, count: Any) -> State:
-    """Summed gradients by parameter, divided by the sum of the weights."""
+def mean_gradients(total: State, size: int, count: Any) -> State:
+    """Gradients of the mean loss by parameter, from the sums of those of parts of `size` samples.
+
+    Those are sums of losses divided by `size`; `count` is the sum of all weights. 16-bit gradients are divided in f32.
+    """
     count = ops.where(count == 0, 1, count)
-    return {name: value / ops.convert(count, value.dtype) for name, value in total.items()}
+
+    def mean(value: Any) -> Any:
+        wide = ops.convert(value, accumulation_dtype(value.dtype))
+        return ops.convert(wide * size / ops.convert(count, wide.dtype), value.dtype)
+
+    return {name: mean(value) for name, value in total.items()}
 
 
 def averaged_state(state: State) -> State:

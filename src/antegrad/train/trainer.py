@@ -23,7 +23,7 @@ from antegrad.runtime.compile import compile as compile_program
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
 from antegrad.train.engine import Engine, StreamingEngine
-from antegrad.train.evaluation import PATIENCE, evaluate_dataset, predict_batches
+from antegrad.train.evaluation import PATIENCE, evaluate_dataset, has_short_batches, predict_batches
 from antegrad.train.feeds import Augment, EpochFeed, Feed
 from antegrad.train.fitting import Fit
 from antegrad.train.history import History
@@ -140,10 +140,10 @@ class Trainer:
 
     def restore(self, state: State) -> None:
         """Go on from `state`, as `state` gave it."""
-        self._initial = {**state, "failed": np.int32(-1)}
-        self.begun = (0, [])
+        state = {**state, "failed": np.int32(-1)}
         if self.engine is not None:
-            self.engine.load(self._initial)
+            self.engine.load(state)
+        self._initial, self.begun = state, (0, [])
 
     def snapshot(self) -> State:
         """`state`, under the name that callbacks use."""
@@ -308,10 +308,10 @@ class Trainer:
         with named(split):
             dataset = as_dataset(data)
             check_widths(self.objective.model, dataset)
-            size = min(self.batch_size, len(dataset))
+            size, ranks = min(self.batch_size, len(dataset)), self.place.ranks
             x, y = batch_type((dataset.inputs, dataset.targets), size)
             check_targets(self._predicted(x), self.objective.loss, dataset.targets)
-            weighted = len(dataset) % size != 0
+            weighted = has_short_batches(len(dataset), size + -size % ranks, ranks)
             key = "checked", types((x, y)), weighted
             self.cached(key, lambda: self.objective.evaluation(x, y, weighted=weighted))
         return dataset
