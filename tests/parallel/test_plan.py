@@ -14,6 +14,7 @@ import pytest
 import antegrad as ag
 from antegrad import losses, nn, ops, optim, random
 from antegrad.errors import SettingError, ShapeError
+from antegrad.ir.cost import equation_cost
 from antegrad.parallel.plan import Exchanged, Plan, plan
 from antegrad.parallel.programs import rank_batch
 from antegrad.parallel.report import LEVELS, Training, profile
@@ -87,6 +88,31 @@ def test_time_of_computing() -> None:
     assert zero.compute < ddp.compute
 
 
+OPTIMIZERS = {"adam": optim.adam(1e-3), "muon": optim.muon(1e-3), "adafactor": optim.adafactor(1e-3)}
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_flops_are_those_of_the_programs(optimizer: str, clip_norm: float | None) -> None:
+    """At 8 ranks, from programs for 2 and 4: also of an optimizer that works on whole matrices on every rank."""
+    sizes = (24, 64, 64, 40)
+    layers = [nn.Dense(a, b, key=random.key(a), activation=ops.tanh) for a, b in pairwise(sizes)]
+    batch, loss = (ag.spec((4, 24)), ag.spec((4, 40))), losses.mean_squared_error
+    chosen: dict[str, Any] = {**RATES, "batch": "per device", "devices": (1, 8, 16384), "bucket_bytes": 5000}
+    arguments = nn.Sequential(*layers), loss, OPTIMIZERS[optimizer]
+    found = plan(*arguments, *batch, **chosen, clip_norm=clip_norm)
+    training = Training.of(*arguments, 5000, "f32", 1, clip_norm)
+    for level, name in zip(LEVELS, NAMES, strict=True):
+        programs = training.programs(level, Mesh(8, "host"), *batch)
+        own = [equation for equation in programs.step.equations if not equation.primitive.communicates]
+        total = sum(equation_cost(equation).flops for equation in own)
+        assert found.at(name, 8).compute == pytest.approx(total / 1e9, rel=5e-4), name
+        assert found.at(name, 8).collectives == programs.step.cost().collectives, name
+        assert found.at(name, 1).compute == pytest.approx(found.at("DDP", 1).compute, rel=0.01), "nothing is divided"
+    most = found.at("ZeRO-3", 16384).compute / found.at("DDP", 16384).compute
+    assert most > 0.97 if optimizer == "muon" else most < 0.9, "the matrices of Muon are whole on every rank"
+
+
 def test_batches_per_device_and_whole() -> None:
     """With as much work for each of more devices, or less."""
     same, less = (planned(batch=batch, devices=(2, 8)) for batch in ("per device", "whole"))
@@ -130,15 +156,57 @@ def test_what_does_not_divide_is_left_out() -> None:
     [
         (SettingError, "per device", {"batch": "each"}),
         (SettingError, "even", {"devices": (3,)}),
-        (SettingError, "flops", {"flops": 0}),
-        (SettingError, "bandwidth", {"bandwidth": -1.0}),
-        (SettingError, "latency", {"latency": -1.0}),
+        (SettingError, r"plan: devices .* found '8'", {"devices": "8"}),
+        (SettingError, "plan: devices .* found None", {"devices": None}),
+        (SettingError, r"plan: devices .* found \(\)", {"devices": ()}),
+        (SettingError, "plan: devices .* found True", {"devices": (True,)}),
+        (SettingError, "plan: devices .* found 0", {"devices": (8, 0)}),
+        (SettingError, "plan: devices .* found 2.0", {"devices": (2.0,)}),
+        (SettingError, "plan: flops", {"flops": 0}),
+        (SettingError, "plan: flops .* found '1e12'", {"flops": "1e12"}),
+        (SettingError, "plan: bandwidth", {"bandwidth": -1.0}),
+        (SettingError, "plan: latency", {"latency": -1.0}),
+        (SettingError, "plan: latency .* found nan", {"latency": float("nan")}),
+        (SettingError, "plan: memory .* found -1", {"memory": -1}),
+        (SettingError, "plan: memory .* found '80GB'", {"memory": "80GB"}),
+        (SettingError, "plan: bucket_bytes .* found 0", {"bucket_bytes": 0}),
+        (SettingError, "plan: bucket_bytes .* found 1.5", {"bucket_bytes": 1.5}),
+        (SettingError, "plan: bucket_bytes .* found '1'", {"bucket_bytes": "1"}),
+        (SettingError, "plan: precision", {"precision": "f16"}),
+        (SettingError, "plan: accumulate", {"accumulate": 1.0}),
+        (SettingError, "plan: clip_norm", {"clip_norm": -1.0}),
         (ShapeError, "divides among none", {"devices": (64,)}),
     ],
 )
 def test_errors(error: type[Exception], match: str, settings: dict[str, Any]) -> None:
     with pytest.raises(error, match=match):
         planned(**settings)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "changed"),
+    [
+        (SettingError, "plan: model .* found 4", {"model": 4}),
+        (SettingError, "plan: loss .* found 'mse'", {"loss": "mse"}),
+        (SettingError, "plan: optimizer .* found 'adam'", {"optimizer": "adam"}),
+        (ShapeError, "plan: x must have one row", {"x": 3.0}),
+        (ShapeError, "plan: y must have one row", {"y": ag.spec(())}),
+        (ShapeError, "plan: x must have one row", {"x": ag.spec((0, 5))}),
+        (ShapeError, r"plan: x and y must .* found f32\[48,5\] and f32\[24,6\]", {"y": ag.spec((24, 6))}),
+        (ShapeError, "plan: x and y have no arrays", {"x": (), "y": ()}),
+    ],
+)
+def test_errors_of_what_is_trained(error: type[Exception], match: str, changed: dict[str, Any]) -> None:
+    arguments = {
+        "model": model(), "loss": losses.mean_squared_error, "optimizer": optim.adam(1e-3),
+        "x": ag.spec((48, 5)), "y": ag.spec((48, 6)), **changed,
+    }  # fmt: skip
+    with pytest.raises(error, match=match):
+        plan(**arguments, **RATES, batch="whole", devices=2)
+
+
+def test_one_number_of_devices() -> None:
+    assert planned(devices=8).scenarios == planned(devices=(8,)).scenarios
 
 
 SCRIPT = r"""

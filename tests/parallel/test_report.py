@@ -96,14 +96,41 @@ def test_host_ranks_are_not_measured() -> None:
 @pytest.mark.parametrize(
     ("error", "match", "settings"),
     [
-        (SettingError, "precision", {"precision": "f16"}),
-        (SettingError, "accumulate", {"accumulate": 0}),
+        (SettingError, "memory_report: precision", {"precision": "f16"}),
+        (SettingError, "memory_report: accumulate", {"accumulate": 0}),
+        (SettingError, "memory_report: clip_norm .* found nan", {"clip_norm": float("nan")}),
+        (SettingError, "memory_report: bucket_bytes .* found 0", {"bucket_bytes": 0}),
+        (SettingError, "memory_report: bucket_bytes .* found -5", {"bucket_bytes": -5}),
+        (SettingError, "memory_report: bucket_bytes .* found 1.5", {"bucket_bytes": 1.5}),
+        (SettingError, "memory_report: bucket_bytes .* found '1'", {"bucket_bytes": "1"}),
+        (SettingError, "memory_report: mesh .* found 4", {"mesh": 4}),
+        (SettingError, "memory_report: devices .* found '4'", {"devices": "4", "mesh": None}),
         (ShapeError, "does not divide among 4 ranks", {"batch": 6}),
     ],
 )
 def test_errors(error: type[Exception], match: str, settings: dict[str, Any]) -> None:
     with pytest.raises(error, match=match):
         predicted(**settings)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "changed"),
+    [
+        (SettingError, "memory_report: model .* found 4", {"model": 4}),
+        (SettingError, "memory_report: the model Sequential has no parameters", {"model": nn.Sequential()}),
+        (SettingError, "memory_report: loss .* found None", {"loss": None}),
+        (SettingError, "memory_report: optimizer .* found 'adam'", {"optimizer": "adam"}),
+        (ShapeError, "memory_report: x must have one row", {"x": ag.spec(())}),
+        (ShapeError, r"memory_report: x and y must .* found f32\[48,8\] and f32\[24,8\]", {"y": ag.spec((24, 8))}),
+    ],
+)
+def test_errors_of_what_is_trained(error: type[Exception], match: str, changed: dict[str, Any]) -> None:
+    x = ag.spec((48, 8))
+    arguments = {
+        "model": mlp(8, 1), "loss": losses.mean_squared_error, "optimizer": optim.adam(1e-3), "x": x, "y": x, **changed
+    }  # fmt: skip
+    with pytest.raises(error, match=match):
+        memory_report(**arguments, mesh=HOST)
 
 
 SCRIPT = """

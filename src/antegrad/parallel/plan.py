@@ -1,12 +1,13 @@
 """`plan`: a model of what a step costs on many devices. It measures nothing.
 
 The programs are made for two ranks, on whatever machine. From them come the FLOPs, the collectives with their sizes and
-the liveness of one rank; numbers for N ranks follow from the sizes alone, so that 16,384 cost no more than 8.
+the liveness of one rank; numbers for N ranks follow from the sizes alone, so that 16,384 cost no more than 8. What is
+divided of the work of an optimizer shows in the difference to its update for four ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -18,12 +19,12 @@ from antegrad.errors import SettingError, ShapeError
 from antegrad.ir.cost import Collectives, equation_cost
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import accumulation_dtype
+from antegrad.optim import settings
 from antegrad.parallel.layout import Layout
 from antegrad.parallel.programs import RankPrograms, rank_batch
-from antegrad.parallel.report import LEVELS, Predicted, Profile, Training, profile
+from antegrad.parallel.report import LEVELS, Predicted, Profile, Training, batch_types, profile
 from antegrad.parallel.strategy import BUCKET_BYTES
 from antegrad.runtime.mesh import Mesh
-from antegrad.train.loop import types
 
 BASE = 2
 """The number of ranks of the programs from which the numbers for others follow."""
@@ -89,7 +90,7 @@ class Plan:
     flops: float
     bandwidth: float
     latency: float
-    memory: int | None
+    memory: float | None
     skipped: str = ""
 
     def at(self, name: str, devices: int) -> Scenario:
@@ -128,8 +129,8 @@ def plan(
     bandwidth: float,
     latency: float,
     batch: Literal["per device", "whole"],
-    devices: Sequence[int] = (8, 64, 512, 4096, 16384),
-    memory: int | None = None,
+    devices: int | Sequence[int] = (8, 64, 512, 4096, 16384),
+    memory: float | None = None,
     bucket_bytes: int = BUCKET_BYTES,
     precision: Literal["f32", "bf16"] = "f32",
     accumulate: int = 1,
@@ -137,86 +138,125 @@ def plan(
 ) -> Plan:
     """Time of a step and memory of a device for DDP and ZeRO-1, 2 and 3, by a model. Nothing is measured.
 
-    The model: a rank computes its FLOPs at the rate `flops`, those of the optimizer for its shards. A collective over N
+    The model: a rank computes its FLOPs at the rate `flops`. Those of the optimizer are of its shards, and of the whole
+    arrays where it works on whole ones, such as the matrices of Muon: a constant and a share of N ranks, which follow
+    from the updates for two and for four. A collective over N
     ranks is a ring: it takes the bytes that a rank receives divided by `bandwidth`, and N - 1 hops of `latency`; an
     all-reduce of B bytes receives 2 (N - 1) / N B and goes round twice. One collective runs at a time. Without overlap
     all of them add to the time of computing. With full overlap those of the forward and of the backward pass (buckets
     of gradients, gathered parameters) run beside the computation of that pass, and cost what goes beyond it, but at
     least the last bucket of gradients or the first gathered one, which have nothing to run beside; all others add up.
     A real step lies between the two where the rates are right. Not in the model: the bandwidth of the memory, the
-    topology of a network, slow ranks, other algorithms than rings.
+    topology of a network, slow ranks, other algorithms than rings. Temporary memory is that of two ranks, but for
+    gradients.
+
+    It is of the step alone. Not in it: the data of a training, of which a device holds its part or the batches that
+    come next, and the exchange of the rows of a batch where they are drawn from data that is divided.
 
     Arguments:
       model, loss, optimizer, precision, accumulate, clip_norm: as for `train.Trainer`.
       x, y: inputs and targets, arrays or their types.
       batch: "per device": `x` and `y` are what each device works on, whatever their number; "whole": they are divided
         among the devices, and numbers among which they do not divide are left out (see `Plan.skipped`).
-      devices: numbers of devices, 1 or even.
+      devices: a number of devices or several, each 1 or even.
       flops, bandwidth, latency: FLOP/s of a device, bytes/s that it receives, seconds of a hop between two devices.
-      memory: bytes of a device; what needs more is marked.
+      memory: bytes of a device, above 0; what needs more is marked.
       bucket_bytes: see `ddp`.
-    Raises `SettingError` for settings that make no sense, `ShapeError` where no number of devices divides the batch.
+    Raises `SettingError` for arguments that make no sense, `ShapeError` where `x` and `y` are not of one batch or no
+    number of devices divides it.
     """
-    _check(batch, devices, {"flops": flops, "bandwidth": bandwidth}, latency)
-    training = Training.of(model, loss, optimizer, bucket_bytes, precision, accumulate, clip_norm)
-    x, y = types((x, y))
-    wanted = [(count, 1 if batch == "per device" else count) for count in devices]
-    fitting = [(count, parts) for count, parts in wanted if _divides(x, parts * accumulate)]
+    settings.choice("plan", "batch", batch, ("per device", "whole"))
+    counts = _counts(devices)
+    flops, bandwidth = (
+        settings.number("plan", name, rate, "(0, inf]") for name, rate in (("flops", flops), ("bandwidth", bandwidth))
+    )
+    latency = settings.number("plan", "latency", latency, "[0, inf)")
+    if memory is not None:
+        settings.number("plan", "memory", memory, "(0, inf)")
+    training = Training.of(model, loss, optimizer, bucket_bytes, precision, accumulate, clip_norm, "plan")
+    types = batch_types("plan", x, y)
+    size = tree.leaves(types)[0].shape[0]
+    wanted = [(count, 1 if batch == "per device" else count) for count in counts]
+    fitting = [(count, parts) for count, parts in wanted if not size % (parts * training.accumulate)]
     if not fitting:
-        size = tree.leaves(x)[0].shape[0]
-        raise ShapeError(f"plan: a batch of {size} divides among none of {tuple(devices)} devices")
-    known: dict[tuple[int, int], _Step] = {}
-    scenarios = []
-    for count, parts in fitting:
-        for level in LEVELS:
-            key = level, parts
-            if key not in known:
-                own = rank_batch((x, y), parts, accumulate)
-                known[key] = _Step.of(training.programs(level, Mesh(BASE, "host"), *own))
-            scenarios.append(known[key].scenario(count, flops, bandwidth, latency, memory))
-    left = [str(count) for count in devices if count not in dict(fitting)]
+        raise ShapeError(f"plan: a batch of {size} divides among none of {counts} devices")
+    steps = _Steps(training, types)
+    scenarios = tuple(
+        steps.at(level, parts).scenario(count, flops, bandwidth, latency, memory)
+        for count, parts in fitting
+        for level in LEVELS
+    )
+    left = [str(count) for count in counts if count not in dict(fitting)]
     skipped = f"the batch does not divide among {', '.join(left)} devices" if left else ""
-    return Plan(tuple(scenarios), batch, flops, bandwidth, latency, memory, skipped)
+    return Plan(scenarios, batch, flops, bandwidth, latency, memory, skipped)
 
 
-def _check(batch: str, devices: Sequence[int], rates: dict[str, float], latency: float) -> None:
-    if batch not in ("per device", "whole"):
-        raise SettingError(f'plan: batch must be "per device" or "whole", found {batch!r}')
-    for count in devices:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1 or (count > 1 and count % 2):
+def _counts(devices: Any) -> tuple[int, ...]:
+    """The numbers of devices that are asked for."""
+    several = [devices] if isinstance(devices, (int, np.integer)) else devices
+    if isinstance(several, str) or not isinstance(several, Iterable) or not (found := tuple(several)):
+        settings.refuse("plan", "devices", "a number of devices or several", devices)
+    counts = tuple(settings.whole("plan", "devices", count, 1) for count in found)
+    for count in counts:
+        if count > 1 and count % 2:
             raise SettingError(f"plan: numbers of devices must be 1 or even, found {count!r}")
-    for name, rate in rates.items():
-        if not rate > 0:
-            raise SettingError(f"plan: {name} must be above 0, found {rate!r}")
-    if latency < 0:
-        raise SettingError(f"plan: latency must not be below 0, found {latency!r}")
+    return counts
 
 
-def _divides(x: Any, parts: int) -> bool:
-    return tree.leaves(x)[0].shape[0] % parts == 0
+class _Steps:
+    """The steps of a training by level and by the number of parts of its batch, each made once."""
+
+    def __init__(self, training: Training, batch: Any) -> None:
+        self.training, self.batch = training, batch
+        self.known: dict[tuple[int, int], _Step] = {}
+        self.divided: dict[int, int] = {}
+
+    def at(self, level: int, parts: int) -> _Step:
+        key = level, parts
+        if key not in self.known:
+            own = rank_batch(self.batch, parts, self.training.accumulate)
+            programs = self.training.programs(level, Mesh(BASE, "host"), *own)
+            if level not in self.divided:  # it does not depend on the batch
+                self.divided[level] = _divided(programs, self.training.programs(level, Mesh(2 * BASE, "host"), *own))
+            self.known[key] = _Step.of(programs, self.divided[level])
+        return self.known[key]
+
+
+def _divided(few: RankPrograms, many: RankPrograms) -> int:
+    """FLOPs of the update that its ranks divide among them, from the updates for `BASE` and for twice as many.
+
+    One of N ranks does 1 / N of them, beside those on whole arrays and numbers, which all of them do.
+    """
+    flops, fewer = (sum(_flops(programs.rank_update).values()) for programs in (few, many))
+    return 2 * BASE * (flops - fewer)
+
+
+def _flops(program: Program) -> dict[str, int]:
+    """FLOPs of one rank by part of the step, without those of collectives."""
+    flops: dict[str, int] = {}
+    for equation, times in _equations(program):
+        own = 0 if equation.primitive.communicates else equation_cost(equation).flops * times
+        flops[equation.source.part] = flops.get(equation.source.part, 0) + own
+    return flops
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What one rank does in a step, and holds, for any number of ranks."""
+    """What one rank does in a step, and holds, for any number of ranks. `divided` is as `_divided` gives it."""
 
     programs: RankPrograms
     flops: dict[str, int]
+    divided: int
     exchanged: tuple[Exchanged, ...]
     profile: Profile
 
     @classmethod
-    def of(cls, programs: RankPrograms) -> _Step:
-        flops: dict[str, int] = {}
-        for equation, times in _equations(programs.step):
-            part = equation.source.part
-            own = 0 if equation.primitive.communicates else equation_cost(equation).flops * times
-            flops[part] = flops.get(part, 0) + own
-        return cls(programs, flops, tuple(_exchanged(programs.step)), profile(programs))
+    def of(cls, programs: RankPrograms, divided: int) -> _Step:
+        return cls(programs, _flops(programs.step), divided, tuple(_exchanged(programs.step)), profile(programs))
 
-    def scenario(self, ranks: int, flops: float, bandwidth: float, latency: float, memory: int | None) -> Scenario:
-        share = BASE / ranks if self.programs.strategy.level else 1.0
-        seconds = {part: count * (share if part == "update" else 1.0) / flops for part, count in self.flops.items()}
+    def scenario(self, ranks: int, flops: float, bandwidth: float, latency: float, memory: float | None) -> Scenario:
+        more = self.divided * (1 / ranks - 1 / BASE)  # than each of the ranks of the base
+        seconds = {part: (count + (part == "update") * more) / flops for part, count in self.flops.items()}
         exchanged = self.exchanged if ranks > 1 else ()
         taken = [(each, each.seconds(ranks, bandwidth, latency)) for each in exchanged]
         found = self._memory(ranks)

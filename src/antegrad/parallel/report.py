@@ -10,14 +10,16 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from antegrad import optim, tree
-from antegrad.errors import DeviceError, SettingError
+from antegrad.errors import DeviceError, SettingError, ShapeError
 from antegrad.ir.cost import memory_owners
 from antegrad.ir.program import Equation, Program, Value
+from antegrad.optim import settings
 from antegrad.parallel.mesh import mesh as default_mesh
 from antegrad.parallel.programs import RankPrograms, rank_batch
 from antegrad.parallel.strategy import BUCKET_BYTES, Strategy
 from antegrad.passes.autocast import autocast
 from antegrad.runtime.mesh import Mesh, MeshExecutable
+from antegrad.train.checks import check_functions
 from antegrad.train.loop import types
 from antegrad.train.objective import Objective
 from antegrad.train.options import compiler_options
@@ -122,14 +124,29 @@ class Training:
 
     @classmethod
     def of(
-        cls, model: Any, loss: Any, optimizer: Any, bucket_bytes: int, precision: str, accumulate: int, clip: Any
+        cls,
+        model: Any,
+        loss: Any,
+        optimizer: Any,
+        bucket_bytes: int,
+        precision: str,
+        accumulate: int,
+        clip: Any,
+        owner: str = "Training",
     ) -> Training:
-        if precision not in ("f32", "bf16"):
-            raise SettingError(f'precision must be "f32" or "bf16", found {precision!r}')
-        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-            raise SettingError(f"accumulate must be a whole number of at least 1, found {accumulate!r}")
-        optimizer = optimizer if clip is None else optim.chain(optim.clip_by_global_norm(clip), optimizer)
-        return cls(Objective(model, loss), optimizer, bucket_bytes, precision, accumulate)
+        """What the arguments say, each checked: a `SettingError` names `owner`, the argument and what was found."""
+        try:
+            check_functions(model, loss, optimizer, None, None)
+        except SettingError as error:  # it names the trainer
+            raise SettingError(f"{owner}{str(error).removeprefix('Trainer')}") from None
+        if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
+            settings.refuse(owner, "bucket_bytes", "a whole number of at least 1", bucket_bytes)
+        settings.choice(owner, "precision", precision, ("f32", "bf16"))
+        parts = settings.whole(owner, "accumulate", accumulate, 1)
+        if clip is not None:
+            clip = settings.number(owner, "clip_norm", clip, "[0, inf)")
+            optimizer = optim.chain(optim.clip_by_global_norm(clip), optimizer)
+        return cls(Objective(model, loss), optimizer, bucket_bytes, precision, parts)
 
     def programs(self, level: int, mesh: Mesh, x: Any, y: Any) -> RankPrograms:
         """The programs of a rank of `mesh`, whose part of the batch has the types `x` and `y`."""
@@ -139,6 +156,24 @@ class Training:
             Strategy(level, mesh, self.bucket_bytes), self.objective, self.optimizer, x, y,
             accumulate=self.accumulate, transform=transform, loops=loops,
         )  # fmt: skip
+
+
+def batch_types(owner: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """The types of inputs and targets; a `ShapeError` unless all of them have one row for each sample."""
+    found = types((x, y))
+    named = tree.named_leaves(dict(zip("xy", found, strict=True)))
+    if not named:
+        raise ShapeError(f"{owner}: x and y have no arrays, expected those of a batch or their types")
+    first, expected = next(iter(named.items()))
+    for name, type in named.items():
+        if not type.ndim or not type.shape[0]:
+            raise ShapeError(f"{owner}: {name} must have one row for each sample of a batch, found {type}")
+        if type.shape[0] != expected.shape[0]:
+            raise ShapeError(
+                f"{owner}: {first} and {name} must have one row for each sample, and so the same number: found "
+                f"{expected} and {type}"
+            )
+    return found
 
 
 def memory_report(
@@ -167,15 +202,24 @@ def memory_report(
     Without, XLA may update a parameter and free its gradient while the backward pass goes on, and then takes less than
     is predicted.
 
+    Both are of the step alone. Not in them: the data of a training, of which a device holds its part or the batches
+    that come next, and the exchange of the rows of a batch where they are drawn from data that is divided.
+
     Arguments:
       model, loss, optimizer, precision, accumulate, clip_norm: as for `train.Trainer`.
       x, y: inputs and targets of the whole batch, arrays or their types; each device has its part.
       devices: how many ranks, where no `mesh` is given. If JAX has fewer devices nothing is measured.
       bucket_bytes: see `ddp`.
       mesh: the ranks; with that of ``parallel.mesh(4, device="host")`` nothing is compiled.
-    Raises `SettingError` for settings that make no sense, `ShapeError` where the batch has no equal parts.
+    Raises `SettingError` for arguments that make no sense, `ShapeError` where `x` and `y` are not of one batch or the
+    batch has no equal parts.
     """
-    reason = ""
+    owner, reason = "memory_report", ""
+    training = Training.of(model, loss, optimizer, bucket_bytes, precision, accumulate, clip_norm, owner)
+    batch = batch_types(owner, x, y)
+    if mesh is not None and not isinstance(mesh, Mesh):
+        settings.refuse(owner, "mesh", "what parallel.mesh gives", mesh)
+    devices = settings.whole(owner, "devices", devices, 1)
     if mesh is None:
         try:
             mesh = default_mesh(devices)
@@ -183,8 +227,7 @@ def memory_report(
             mesh, reason = Mesh(devices, "host"), str(error)
     if not mesh.devices and not reason:
         reason = "the ranks run on the host, where nothing is compiled"
-    training = Training.of(model, loss, optimizer, bucket_bytes, precision, accumulate, clip_norm)
-    part_x, part_y = rank_batch(types((x, y)), mesh.size, accumulate)
+    part_x, part_y = rank_batch(batch, mesh.size, training.accumulate)
     rows = []
     for level in LEVELS:
         programs = training.programs(level, mesh, part_x, part_y)
@@ -254,7 +297,8 @@ def profile(programs: RankPrograms) -> Profile:
         len(step.equations),
     )
     owners = memory_owners(step)
-    made = {value for equation in step.equations[:begin] for value in equation.outputs}
+    own = [equation for equation in step.equations[:begin] if equation.primitive.name != "constant"]
+    made = {value for equation in own for value in equation.outputs}
     read = [owners.get(value, value) for equation in step.equations[begin:] for value in equation.inputs]
     gradients = made.intersection(read)
     given = len(tree.leaves(state))
