@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
+from antegrad.nn import context
 from antegrad.parallel import feeds
 
 RANKS = (1, 2, 3, 4)
@@ -377,7 +378,7 @@ class Counting(nn.Module):
         self._set(w=ops.ones((7, 5)), seen=ops.zeros((), "i32"))
 
     def __call__(self, x: Any) -> Any:
-        nn.context.update("seen", self.seen + ops.sum(ops.convert(x[:, 0] > 0, "i32")))
+        context.update("seen", self.seen + ops.sum(ops.convert(x[:, 0] > 0, "i32")))
         return x @ self.w
 
 
