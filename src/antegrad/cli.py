@@ -35,8 +35,8 @@ def _launch(commands: Any) -> None:
         "launch",
         help="run a script as several processes on this machine",
         usage="antegrad launch --processes N [options] (script.py | -m module) [arguments ...]",
-        description="Run a script as several processes on this machine. The script calls "
-        "antegrad.parallel.initialize(); under SLURM or Kubernetes it needs no launcher.",
+        description="Run a script as several processes on this machine. The script trains with parallel=..., whose "
+        "parallel.mesh() joins the processes; under SLURM or Kubernetes it needs no launcher.",
     )
     add = parser.add_argument
     add("--processes", type=int, required=True, metavar="N", help="how many")

@@ -38,9 +38,13 @@ def mesh(data: int | None = None, *, device: str | None = None) -> Mesh:
     found = sorted(jax.devices(platform), key=lambda each: (each.process_index, each.id))
     count = len(found) if data is None else data
     if count > len(found) or (processes.count() > 1 and count != len(found)):
+        if processes.count() > 1:
+            raise DeviceError(
+                f"mesh: data={data}, but the {processes.count()} processes of this run have {len(found)} devices of "
+                f"{platform}, and all of them train together: leave data out"
+            )
         raise DeviceError(
-            f"mesh: data={data} needs as many devices of {platform}, and JAX has {len(found)} in {processes.count()} "
-            "processes. On the CPU call parallel.mesh before anything else runs on a device, or start Python with "
-            f"JAX_NUM_CPU_DEVICES={data}; in a run of several processes leave data out, for all devices of all of them"
+            f"mesh: data={data} needs as many devices of {platform}, and JAX has {len(found)}. On the CPU call "
+            f"parallel.mesh before anything else runs on a device, or start Python with JAX_NUM_CPU_DEVICES={data}"
         )
     return Mesh(count, platform, tuple(found[:count]))

@@ -20,6 +20,7 @@ from antegrad.parallel.group import PATIENCE, Group
 from antegrad.parallel.layout import Layout
 from antegrad.parallel.programs import RankPrograms, rank_batch
 from antegrad.parallel.strategy import Strategy
+from antegrad.parallel.watch import PeerError
 from antegrad.passes.simplify import simplify
 from antegrad.runtime.memory import free_bytes, put
 from antegrad.runtime.mesh import MeshExecutable
@@ -47,6 +48,11 @@ class OnMesh(OnDevice):
     @property
     def leader(self) -> bool:
         return self.group is None or self.group.index == 0
+
+    @property
+    def description(self) -> str:
+        processes = "" if self.group is None else f" in {self.group.count} processes"
+        return f"{self.strategy.name} on {self.ranks} devices{processes}"
 
     # programs
 
@@ -101,9 +107,18 @@ class OnMesh(OnDevice):
 
     def state(self, programs: StepPrograms, leaves: Any) -> State:
         if self.processes is not None and any(tree.leaves({name: programs.sharded[name] for name in leaves})):
-            self.processes.gather("state", None)  # who asks alone learns it here, and does not wait for ever
+            self._meet()
         types, flags = ({name: each[name] for name in leaves} for each in (programs.whole_types, programs.sharded))
         return tree.map(self._whole, leaves, types, flags)
+
+    def _meet(self) -> None:
+        """Wait for the other processes where all of them have to take part; who is alone learns it here."""
+        assert self.processes is not None
+        try:
+            self.processes.gather("state", None)
+        except PeerError as error:
+            what = "trainer.state, and trainer.model with ZeRO-3, are put together from the shards of all processes"
+            raise PeerError(f"{error}. {what}: all of them must ask for it", error.rank) from error
 
     def _whole(self, leaf: Any, type: TensorType, sharded: bool) -> np.ndarray:
         found = self.mesh.fetch(leaf)

@@ -64,18 +64,18 @@ _run = _Run()
 
 
 def count() -> int:
-    """How many processes the run has; 1 before `initialize`."""
-    return _run.count
+    """How many processes the run has; before `initialize` as far as the environment says."""
+    return _run.count if _run.initialized else (_detect() or {}).get("num_processes", 1)
 
 
 def index() -> int:
-    """The number of this process, from 0."""
-    return _run.index
+    """The number of this process, from 0; before `initialize` as far as the environment says."""
+    return _run.index if _run.initialized else (_detect() or {}).get("process_id", 0)
 
 
 def leader() -> bool:
     """Whether this is process 0, which does what is done once for all: printing, writing."""
-    return _run.index == 0
+    return index() == 0
 
 
 def watch() -> Watch | None:

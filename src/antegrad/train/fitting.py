@@ -282,14 +282,17 @@ class Fit:
 
     def _checked_run(self, directory: Path) -> Run:
         trainer = self.trainer
-        config = {"device": trainer.device.name, "accumulate": trainer.accumulate, **self._length()}
+        config = {"device": trainer.device.name, "parallel": self.place.description}
+        config |= {"accumulate": trainer.accumulate, **self._length()}
         config["step_program"] = program_digest(self.engine.programs.step)
         identity = {**trainer.identity(), "samples": len(self.dataset)}
         run = Run(directory, config, identity=identity, resume=self.resume)
-        if run.earlier.get("step_program", config["step_program"]) != config["step_program"]:
+        names = ("parallel", "step_program")
+        same_place, same_step = (run.earlier.get(name, config[name]) == config[name] for name in names)
+        if same_place and not same_step:
             logger.warning(
-                "%s was begun with another training step: a setting of the optimizer, the loss, the model, the "
-                "devices, or the version of antegrad is another one. It goes on with the new one", directory,
+                "%s was begun with another training step: a setting of the optimizer, the loss, the model, or "
+                "the version of antegrad is another one. It goes on with the new one", directory,
             )  # fmt: skip
         return run
 

@@ -6,6 +6,7 @@ arrays get to devices and back, and what processes that train together must agre
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from antegrad.train.programs import State, StepPrograms, averaged_state, model_o
 if TYPE_CHECKING:
     from antegrad.parallel.strategy import Strategy
 
+logger = logging.getLogger("antegrad")
+
 
 class OnDevice:
     """A training on one device, in one process."""
@@ -40,6 +43,11 @@ class OnDevice:
 
     def __init__(self, device: DeviceInfo, options: Mapping[str, Any] | None = None) -> None:
         self.device, self.options = device, options
+
+    @property
+    def description(self) -> str:
+        """How the training is divided, for its configuration."""
+        return "one device"
 
     # programs
 
@@ -198,12 +206,13 @@ def placement(
     parallel: Strategy | None, device: str | None, graph_capture: bool, deterministic: bool
 ) -> OnDevice:
     """Where a training with these settings of `Trainer` runs; a `SettingError` for `parallel` that is none."""
-    if parallel is None:
-        found = resolve(device)
-        return OnDevice(found, compiler_options(found, graph_capture, deterministic))
     from antegrad.parallel.placement import OnMesh
     from antegrad.parallel.strategy import Strategy
 
+    if parallel is None:
+        found = resolve(device)
+        _warn_alone(None)
+        return OnDevice(found, compiler_options(found, graph_capture, deterministic))
     if not isinstance(parallel, Strategy):
         raise SettingError(f"Trainer: parallel must be parallel.ddp() or parallel.zero(level), found {parallel!r}")
     if device is not None:
@@ -211,4 +220,16 @@ def placement(
             f"Trainer: device={device!r} and parallel=... are both given, and the mesh has the devices: choose them by "
             "parallel.mesh(data=..., device=...)"
         )
+    _warn_alone(parallel)
     return OnMesh(parallel, compiler_options(parallel.mesh.device, graph_capture, deterministic))
+
+
+def _warn_alone(parallel: Strategy | None) -> None:
+    """Say so where one of several processes trains without the others: they may not know of each other."""
+    from antegrad.parallel import processes
+
+    if processes.count() > 1 and (parallel is None or not parallel.mesh.spans_processes):
+        logger.warning(
+            "this is process %d of %d, and it trains by itself: pass parallel=parallel.ddp() or parallel.zero(level), "
+            "on devices and not on the host, to train together", processes.index(), processes.count(),
+        )  # fmt: skip
