@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
 from antegrad.nn import context
-from antegrad.parallel import feeds
+from antegrad.parallel import feeds, processes
 
 RANKS = (1, 2, 3, 4)
 LEVELS = (0, 1, 2, 3)
@@ -414,3 +416,38 @@ def test_validation_sets_that_ranks_do_not_divide_are_checked_before_any_work() 
     with pytest.raises(ShapeError, match=r"validation: the loss .* gives one scalar"):
         made.fit((X[:96], Y[:96]), 1, validation=(X[:6], Y[:6]), verbose=False)
     assert made.engine is None
+
+
+def test_one_of_several_processes_that_trains_alone_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before `initialize`, too, as the launcher's variables say; else each of them would write into one directory."""
+    monkeypatch.setattr(processes, "_run", processes._Run())
+    assert (parallel.count(), parallel.index(), parallel.leader()) == (1, 0, True)
+    monkeypatch.setenv("ANTEGRAD_PROCESS_COUNT", "3")
+    monkeypatch.setenv("ANTEGRAD_PROCESS_INDEX", "2")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    assert (parallel.count(), parallel.index(), parallel.leader()) == (3, 2, False)
+    for where in (None, strategy(2, 0)):
+        caplog.clear()
+        train.Trainer(
+            mlp(), losses.cross_entropy, optim.sgd(0.1), parallel=where, device=None if where else "host", batch_size=4
+        )
+        assert "this is process 2 of 3, and it trains by itself" in caplog.text
+
+
+def test_another_number_of_ranks_is_no_other_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Resuming with it is promised; with another learning rate it is said."""
+
+    def run(ranks: int, rate: float, epochs: int) -> None:
+        made = train.Trainer(
+            mlp(), losses.cross_entropy, optim.sgd(rate), batch_size=12, parallel=strategy(ranks, 2)
+        )
+        made.fit((X, Y), epochs, run=tmp_path, resume="latest", verbose=False)
+
+    run(4, 0.1, 1)
+    run(2, 0.1, 2)
+    assert "another training step" not in caplog.text
+    run(2, 0.2, 3)
+    assert "another training step" in caplog.text
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["parallel"] == "ZeRO-2 on 2 devices"
