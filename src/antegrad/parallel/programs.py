@@ -17,6 +17,7 @@ from antegrad.parallel.layout import Layout, buckets
 from antegrad.parallel.partition import partition
 from antegrad.parallel.strategy import Strategy
 from antegrad.passes.simplify import simplify
+from antegrad.train.objective import exact_scale
 from antegrad.train.programs import State, StepPrograms, mean_gradients
 
 
@@ -135,7 +136,7 @@ class RankPrograms(StepPrograms):
 
         def update(state: State, d: State, sums: list[Any], layers: State) -> State:
             with part("update"):
-                gradients = mean_gradients(d, self.part_size, sums[1])
+                gradients = mean_gradients(d, exact_scale(self.part_size), sums[1])
                 return super(RankPrograms, self)._updated(state, gradients, sums, layers)
 
         sums = [self.gradient.output_types[1 + i] for i in range(self.reported)]

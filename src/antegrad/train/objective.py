@@ -59,8 +59,8 @@ class Objective:
     def training(self, x: Any, y: Any, *, weighted: bool, mean: bool, ranks: int = 1) -> Program:
         """Model, batch, key and perhaps sample weights, to what is differentiated and what is reported.
 
-        Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum divided by the size of the
-        batch), then what `sums` gives, and every array of the state as the layers left it.
+        Outputs: the objective (the mean of the losses, or with ``mean=False`` their sum divided by
+        `exact_scale` of the batch), then what `sums` gives, and every array of the state as the layers left it.
         `ranks` share the statistics of a batch.
         """
 
@@ -70,8 +70,8 @@ class Objective:
             )
             sums = self.sums(ops.name(prediction, "prediction"), y, weights)
             named = tree.named_leaves(changed)
-            # The sum is divided too, by a number that is known, so that gradients of 16-bit parameters stay in range.
-            objective = _quotient(*sums[:2]) if mean else sums[0] / batch_size(x)
+            # The sum is made smaller too, so that gradients of 16-bit parameters stay in range.
+            objective = _quotient(*sums[:2]) if mean else sums[0] / exact_scale(batch_size(x))
             return ops.name(objective, "loss"), sums, [named[path] for path in self.state_names]
 
         weights = [spec((batch_size(x),))] if weighted else []
@@ -144,6 +144,11 @@ def as_input(x: Any) -> Any:
 def as_input_type(x: Any) -> Any:
     """The types that `as_input` gives."""
     return tree.map(lambda type: type.with_dtype(DTYPES["f32"]) if type.dtype == np.uint8 else type, x)
+
+
+def exact_scale(size: int) -> int:
+    """The largest power of two up to `size`: dividing by it, and multiplying by it later, rounds nothing."""
+    return 1 << (size.bit_length() - 1)
 
 
 def batch_size(x: Any) -> int:

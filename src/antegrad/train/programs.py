@@ -17,7 +17,7 @@ from antegrad.ir.types import TensorType, accumulation_dtype, spec, type_of
 from antegrad.ops.dispatch import apply, part
 from antegrad.optim import Optimizer, apply_updates, averaged
 from antegrad.passes.simplify import simplify
-from antegrad.train.objective import KEY, Objective, batch_size, batch_type
+from antegrad.train.objective import KEY, Objective, batch_size, batch_type, exact_scale
 
 State = dict[str, Any]
 """What a step changes: ``param``, ``state``, ``opt``, ``step`` (i32), ``failed`` (i32, -1 or the step that failed)."""
@@ -121,7 +121,7 @@ class StepPrograms:
         if self.accumulate == 1:
             return self._part(state["param"], state["state"], x, y, key, weights)
         total, sums, layers = self._accumulated(state, x, y, key, weights)
-        return mean_gradients(total, self.part_size, sums[1]), sums, layers
+        return mean_gradients(total, exact_scale(self.part_size), sums[1]), sums, layers
 
     def _accumulated(
         self, state: State, x: Any, y: Any, key: Any, weights: Any
@@ -183,16 +183,16 @@ class StepPrograms:
         return {**kept, "failed": failed}
 
 
-def mean_gradients(total: State, size: int, count: Any) -> State:
-    """Gradients of the mean loss by parameter, from the sums of those of parts of `size` samples.
+def mean_gradients(total: State, scale: int, count: Any) -> State:
+    """Gradients of the mean loss by parameter, from those of the sum of the losses divided by `scale`.
 
-    Those are sums of losses divided by `size`; `count` is the sum of all weights. 16-bit gradients are divided in f32.
+    `count` is the sum of all weights. 16-bit gradients are divided in f32.
     """
     count = ops.where(count == 0, 1, count)
 
     def mean(value: Any) -> Any:
         wide = ops.convert(value, accumulation_dtype(value.dtype))
-        return ops.convert(wide * size / ops.convert(count, wide.dtype), value.dtype)
+        return ops.convert(wide * scale / ops.convert(count, wide.dtype), value.dtype)
 
     return {name: mean(value) for name, value in total.items()}
 
