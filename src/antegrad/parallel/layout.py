@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from antegrad import ops
+from antegrad.checkpoint.shards import chunk
 from antegrad.ir.types import TensorType, accumulation_dtype, type_of
 
 
@@ -25,7 +26,7 @@ class Layout:
 
     def chunk(self, type: TensorType) -> int:
         """Elements of a shard."""
-        return -(-type.size // self.ranks)
+        return chunk(type, self.ranks)
 
     def shard(self, type: TensorType) -> TensorType:
         """The type of a shard."""
