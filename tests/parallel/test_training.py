@@ -14,6 +14,7 @@ import pytest
 from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
 from antegrad.nn import context
 from antegrad.parallel import feeds, processes
+from antegrad.parallel.programs import RankPrograms
 
 RANKS = (1, 2, 3, 4)
 LEVELS = (0, 1, 2, 3)
@@ -166,8 +167,8 @@ def test_batch_normalization_by_rank_keeps_one_state() -> None:
     np.testing.assert_allclose(made.state["state"]["0.var"], alone.state["state"]["0.var"], rtol=1e-2)
 
 
-def test_dropout_masks_differ_by_rank_and_repeat() -> None:
-    """Samples are all alike, so that with masks alike the ranks would report the loss of one."""
+def test_dropout_masks_differ_by_rank_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are all alike, and without keys of their own the ranks would have the same masks."""
     seen: list[Any] = []
     model = nn.Sequential(nn.Dropout(0.5), nn.Dense(7, 5, key=random.key(0)))
     x, y = np.ones((8, 7), np.float32), np.zeros(8, np.int32)
@@ -181,6 +182,9 @@ def test_dropout_masks_differ_by_rank_and_repeat() -> None:
     assert not np.array_equal(seen[1], seen[3])
     alone = train.Trainer(model, losses.cross_entropy, optim.sgd(0.1), batch_size=8, device="host", seed=5)
     np.testing.assert_allclose(alone.fit((x, y), 3, verbose=False).steps, seen[0], rtol=1e-6)
+    monkeypatch.setattr(RankPrograms, "step_key", lambda self, key: key)
+    alike = train.Trainer(model, losses.cross_entropy, optim.sgd(0.1), batch_size=8, parallel=strategy(2, 0), seed=5)
+    assert not np.array_equal(alike.fit((x, y), 3, verbose=False).steps, seen[1])
 
 
 def test_augmentation_does_not_depend_on_the_ranks() -> None:
