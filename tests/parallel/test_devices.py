@@ -41,7 +41,7 @@ def test_a_hundred_steps_follow_those_on_one_device(name: str) -> None:
     Gradients are sums over the ranks of sums over the samples of a rank, so the order of the sums is another one.
     """
     result = run(f"follow {name}")[f"follow {name}"]
-    assert result["fell"] > 0.5, "it has learned"
+    assert result["fell"] > 0.4, "it has learned"
     assert len(result["off"]) == (12 if name == "MLP" else 8)
     assert max(result["off"].values()) <= RUNS[name].within, result["off"]
     assert not any(off for where, off in result["off"].items() if where.startswith("1 "))
