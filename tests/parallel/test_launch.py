@@ -132,6 +132,21 @@ def test_who_followed_another_is_not_blamed(start: Start, tmp_path: Path) -> Non
     assert "rank 1 failed first, by SIGSEGV" in error
 
 
+def test_who_is_stopped_is_named(start: Start, tmp_path: Path) -> None:
+    """The others end because of it, and it itself does not end at all."""
+    text = f"""
+print("started", flush=True)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+sys.exit({EXIT_CODE})
+"""
+    call = f"launch([{script(tmp_path, text)!r}], processes=3, grace=0.5)"
+    code, _, error = finish(start("-c", f"import sys; from antegrad.parallel.launch import launch; sys.exit({call})"))
+    assert code == EXIT_CODE
+    assert error.startswith("antegrad: rank 1 did not go on (stopped, or hanging); the others gave up, and all were")
+    assert error.endswith("Its last lines:\n[1] started\n")
+
+
 def test_a_process_that_does_not_end_is_killed(start: Start, tmp_path: Path) -> None:
     text = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -171,6 +171,8 @@ def test_a_rank_that_no_longer_answers(
     assert ended.code == LOST, ended.text
     why = "gave no sign of life for" if action == "SIGSTOP" else "did not come to 'asked' within"
     assert f"antegrad: rank {rank} {why} {TIMEOUT:g} s" in ended.text, ended.text
+    stopped, hung = f"rank {rank} did not go on (stopped, or hanging)", "all gave up a rank that hangs"
+    assert f"antegrad: {stopped if action == 'SIGSTOP' else hung}" in ended.text, ended.text
     check_goes_on(tmp_path, cache, whole, "zero3", EVERY)
 
 

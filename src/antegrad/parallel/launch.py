@@ -23,13 +23,15 @@ from types import FrameType
 from typing import Any
 
 from antegrad.errors import SettingError
+from antegrad.parallel.channel import heartbeat
 from antegrad.parallel.processes import ADDRESS, COUNT, INDEX, THREADS, TIMEOUT, pool_size
 from antegrad.parallel.watch import EXIT_CODE
 
 __all__ = ["launch"]
 
 SETTLE = 3.0
-"""Seconds that the process which began the trouble gets to end, after another one has ended because of it."""
+"""Seconds that the process which began the trouble gets to end, after another one has ended because of it, beside those
+in which all hear of it."""
 LAST_LINES = 20
 LONGEST_LINE = 1 << 16
 PR_SET_PDEATHSIG = 1
@@ -67,7 +69,9 @@ def launch(
     code = 0
     for attempt in range(restarts + 1):
         environments = _environments(processes, devices_per_process, timeout, port or _free_port())
-        attempted = _Attempt([[sys.executable, "-u", *command]] * processes, environments, grace)
+        attempted = _Attempt(
+            [[sys.executable, "-u", *command]] * processes, environments, grace, SETTLE + heartbeat(timeout)
+        )
         code = attempted.run()
         if code == 0 or attempted.interrupted or attempt == restarts:
             break
@@ -137,13 +141,18 @@ class _Rank:
 class _Attempt:
     """All processes, once."""
 
-    def __init__(self, commands: list[list[str]], environments: list[dict[str, str]], grace: float) -> None:
-        self._commands, self._environments, self._grace = commands, environments, grace
+    def __init__(
+        self, commands: list[list[str]], environments: list[dict[str, str]], grace: float, settle: float
+    ) -> None:
+        self._commands, self._environments = commands, environments
+        self._grace, self._settle = grace, settle
         self._ranks: list[_Rank] = []
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._order: list[int] = []
         self._first: int | None = None
         """The rank that the others were stopped for."""
+        self._given_up: list[int] = []
+        """The ranks that go on while all that ended did so because of a lost peer: they are stopped, or hang."""
         self.interrupted = 0
 
     def run(self) -> int:
@@ -201,11 +210,12 @@ class _Attempt:
 
     def _stop(self) -> None:
         """End those that go on after a failure."""
-        deadline = time.monotonic() + SETTLE
+        deadline = time.monotonic() + self._settle
         while self._running() and self._ranks[self._failures()[0]].code == EXIT_CODE:
             if not self._await(max(0.0, deadline - time.monotonic())):
+                self._given_up = [rank for rank in range(len(self._ranks)) if rank not in self._order]
                 break
-        self._first = self._failures()[0]
+        self._first = self._given_up[0] if self._given_up else self._failures()[0]
         for rank in self._ranks:
             rank.forward(signal.SIGTERM)
         deadline = time.monotonic() + self._grace
@@ -235,14 +245,22 @@ class _Attempt:
         if not failures:
             return 0
         first = failures[0] if self._first is None else self._first
-        code = self._ranks[first].code or 0
+        code = EXIT_CODE if self._given_up else self._ranks[first].code or 0
         if self.interrupted:
             _say(f"interrupted; rank {first} ended first, {_how(code)}")
             return code
-        _say(f"rank {first} failed first, {_how(code)}; the others were stopped. Its last lines:")
+        _say(f"{self._cause(first, code)}. Its last lines:")
         for line in self._ranks[first].last:
             _write(2, f"[{first}] {line}")
         return code
+
+    def _cause(self, first: int, code: int) -> str:
+        if self._given_up:
+            named = " and ".join(map(str, self._given_up))
+            return f"rank {named} did not go on (stopped, or hanging); the others gave up, and all were ended"
+        if code == EXIT_CODE:
+            return f"all gave up a rank that hangs, {_how(code)}: each said which; rank {first} ended first"
+        return f"rank {first} failed first, {_how(code)}; the others were stopped"
 
 
 def _how(code: int) -> str:
