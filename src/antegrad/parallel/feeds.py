@@ -15,6 +15,7 @@ import numpy as np
 from antegrad import flow, ops, tree
 from antegrad.capture import capture
 from antegrad.ir.types import DTYPES, TensorType, is_float, type_of
+from antegrad.ops.index import dynamic_slice_p
 from antegrad.train.feeds import Feed, Rows, WindowFeed
 from antegrad.train.shares import Shares
 
@@ -143,7 +144,7 @@ class RankFeed(Feed):
         """This rank's part of a tensor over the whole batch."""
         size = x.shape[0] // self.ranks
         start = (ops.axis_index(self.ranks) * size, *[ops.zeros((), "i32")] * (x.ndim - 1))
-        return x if self.ranks == 1 else ops.dynamic_slice(x, start, (size, *x.shape[1:]))
+        return x if self.ranks == 1 else dynamic_slice_p(x, start, (size, *x.shape[1:]))
 
 
 def _exchanged(x: Any, here: Any, ranks: int) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from antegrad import ops
 from antegrad.checkpoint.shards import chunk
 from antegrad.ir.types import TensorType, accumulation_dtype, type_of
+from antegrad.ops.index import dynamic_slice_p
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class Layout:
         type, chunk = type_of(x), self.chunk(type_of(x))
         flat, first = ops.reshape(x, (type.size,)), ops.axis_index(self.ranks) * chunk
         if self.padded(type) == type.size:
-            return ops.dynamic_slice(flat, (first,), (chunk,))
+            return dynamic_slice_p(flat, (first,), (chunk,))
         start = ops.minimum(first, type.size - chunk)
-        filled = ops.concatenate([ops.dynamic_slice(flat, (start,), (chunk,)), ops.zeros((chunk,), type.dtype)])
-        return ops.dynamic_slice(filled, (ops.minimum(first - start, chunk),), (chunk,))
+        filled = ops.concatenate([dynamic_slice_p(flat, (start,), (chunk,)), ops.zeros((chunk,), type.dtype)])
+        return dynamic_slice_p(filled, (ops.minimum(first - start, chunk),), (chunk,))
 
     def whole(self, rows: Any, type: TensorType) -> Any:
         """The tensor whose shards are `rows` [ranks, chunk]."""

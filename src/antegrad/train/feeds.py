@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from antegrad import flow, ops, random, tree
 from antegrad.ir.types import TensorType, spec
+from antegrad.ops.index import dynamic_slice_p
 from antegrad.train.objective import as_input
 
 Augment = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
@@ -151,7 +152,7 @@ class EpochFeed(Feed):
         return ops.concatenate([order, order[: self.steps * self.batch - self.count]])
 
     def drawn(self, carried: Any, seed: Any, epoch: Any, step: Any) -> Any:
-        return ops.dynamic_slice(carried, (step * self.batch,), (self.batch,))
+        return dynamic_slice_p(carried, (step * self.batch,), (self.batch,))
 
     def units(self, data: Any, places: Any) -> Any:
         return tree.map(lambda leaf: ops.take_p(leaf, places, 0), data)

@@ -13,6 +13,7 @@ from antegrad.capture import capture
 from antegrad.ir.program import Program
 from antegrad.ir.types import TensorType, spec, type_of
 from antegrad.ops.dispatch import apply
+from antegrad.ops.index import dynamic_slice_p, dynamic_update_slice_p
 from antegrad.passes.simplify import simplify
 from antegrad.train.feeds import Feed, Rows, current, sample_weights, streams
 from antegrad.train.objective import KEY
@@ -65,7 +66,7 @@ def streaming_program(programs: StepPrograms, feed: Feed, rows: Rows, capacity: 
 
 def _row(part: Any, number: Any) -> Any:
     starts = (number, *[ops.zeros((), "i32")] * (part.ndim - 1))
-    return ops.reshape(ops.dynamic_slice(part, starts, (1, *part.shape[1:])), part.shape[1:])
+    return ops.reshape(dynamic_slice_p(part, starts, (1, *part.shape[1:])), part.shape[1:])
 
 
 def stepped(programs: StepPrograms, feed: Feed, state: State, rows: Rows, seed: Any, epoch: Any) -> tuple[Any, State]:
@@ -93,7 +94,7 @@ def repeated(
         done, state, buffers = carry
         sums, after = one(state, done)
         written = [
-            ops.dynamic_update_slice(buffer, ops.reshape(ops.convert(each, "f32"), (1,)), (done,))
+            dynamic_update_slice_p(buffer, ops.reshape(ops.convert(each, "f32"), (1,)), (done,))
             for buffer, each in zip(buffers, sums, strict=True)
         ]
         return done + 1, after, written
