@@ -294,7 +294,7 @@ def test_what_does_not_fit_is_refused() -> None:
         attention(key_value_heads=3)
     with pytest.raises(ag.ShapeError, match="rope turns pairs of features, and a head has 3"):
         attention(12, 4, rope=10000.0)
-    with pytest.raises(ValueError, match="probabilities cannot be dropped"):
+    with pytest.raises(ValueError, match="no probabilities can be dropped"):
         attention(dropout=0.1, block_size=4)
     with pytest.raises(ag.ShapeError, match=r"takes an input \(..., length, features\), found f32\[16\]"):
         attention()(single(16))

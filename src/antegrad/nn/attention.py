@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from antegrad import ops, random
-from antegrad.errors import DTypeError
+from antegrad.errors import DTypeError, SettingError
 from antegrad.ir.types import BOOL, DTypeLike, accumulation_dtype, type_of
 from antegrad.nn import initializers
 from antegrad.nn.context import training
@@ -93,7 +93,7 @@ class MultiHeadAttention(Module):
         groups = heads if key_value_heads is None else key_value_heads
         size = _head_dim(features, heads, groups, head_dim, even=rope is not None)
         if dropout and block_size is not None:
-            raise ValueError("MultiHeadAttention: with a block_size the probabilities cannot be dropped: set dropout=0")
+            raise SettingError("MultiHeadAttention: with a block_size no probabilities can be dropped: set dropout=0")
         sizes = {
             "query": (features, heads * size),
             "key": (context_features or features, groups * size),

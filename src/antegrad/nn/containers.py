@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any, Literal
 
 from antegrad import ops
+from antegrad.errors import SettingError
 from antegrad.ir.types import type_of
 from antegrad.nn.layers import as_layer
 from antegrad.nn.module import Module, static
@@ -53,9 +54,9 @@ class Parallel(Module):
         self, branches: Sequence[Callable[..., Any]], combine: Literal["sum", "concatenate"] = "sum"
     ) -> None:
         if combine not in ("sum", "concatenate"):
-            raise ValueError(f"Parallel: combine must be 'sum' or 'concatenate', found {combine!r}")
+            raise SettingError(f"Parallel: combine must be 'sum' or 'concatenate', found {combine!r}")
         if not branches:
-            raise ValueError("Parallel needs at least one branch")
+            raise SettingError("Parallel needs at least one branch")
         self._set(branches=tuple(map(as_layer, branches)), combine=combine)
 
     def __call__(self, x: Any) -> Any:

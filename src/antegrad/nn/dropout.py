@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antegrad import ops, random
+from antegrad.errors import SettingError
 from antegrad.nn import context
 from antegrad.nn.module import Module, static
 from antegrad.ops.arrays import misfit
@@ -16,7 +17,7 @@ class Dropout(Module):
 
     The mask is a function of the key of `training_call` and the layer's path, so it is the same whenever both are.
     With `rate` 0 no key is needed; with `rate` 1 everything becomes 0. It has no parameters. The constructor raises
-    `ValueError` for a rate outside [0, 1]. Source: Srivastava et al., "Dropout" (2014).
+    `SettingError` for a rate outside [0, 1]. Source: Srivastava et al., "Dropout" (2014).
     """
 
     rate: float = static()
@@ -50,7 +51,7 @@ class StochasticDepth(Module):
 
 def _checked(layer: str, rate: float) -> float:
     if not 0 <= rate <= 1:
-        raise ValueError(f"{layer}: the rate must be in [0, 1], found {rate}")
+        raise SettingError(f"{layer}: the rate must be in [0, 1], found {rate}")
     return float(rate)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from antegrad import ops, random
-from antegrad.errors import ShapeError
+from antegrad.errors import SettingError, ShapeError
 from antegrad.ir.types import DTypeLike, as_dtype
 
 __all__ = [
@@ -88,13 +88,13 @@ def variance_scaling(
 ) -> Initializer:
     """Mean 0 and variance ``scale / fan``, with the fan that `mode` names (`fan_avg` is the mean of both).
 
-    "truncated_normal" is cut off at two standard deviations before it is scaled to that variance. Raises `ValueError`
+    "truncated_normal" is cut off at two standard deviations before it is scaled to that variance. Raises `SettingError`
     for another mode or distribution; the initializer raises `ShapeError` for a shape without two axes.
     """
     if mode not in ("fan_in", "fan_out", "fan_avg"):
-        raise ValueError(f"variance_scaling: mode must be 'fan_in', 'fan_out' or 'fan_avg', found {mode!r}")
+        raise SettingError(f"variance_scaling: mode must be 'fan_in', 'fan_out' or 'fan_avg', found {mode!r}")
     if distribution not in ("normal", "truncated_normal", "uniform"):
-        raise ValueError(
+        raise SettingError(
             f"variance_scaling: distribution must be 'normal', 'truncated_normal' or 'uniform', found {distribution!r}"
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from antegrad import ops, random, tree
+from antegrad.errors import SettingError
 from antegrad.flow import scan
 from antegrad.ir.types import DTypeLike, TensorType, type_of
 from antegrad.nn.layers import Dense
@@ -119,7 +120,7 @@ class Recurrent(Module):
         dtype: DTypeLike = "f32",
     ) -> None:
         if layers < 1 or (bidirectional and reverse):
-            raise ValueError(
+            raise SettingError(
                 f"{type(self).__name__}: at least one layer is needed, and one of bidirectional and reverse at most, "
                 f"found layers={layers}, bidirectional={bidirectional}, reverse={reverse}"
             )

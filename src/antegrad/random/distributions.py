@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from antegrad import ops
-from antegrad.errors import DTypeError, ShapeError
+from antegrad.errors import DTypeError, SettingError, ShapeError
 from antegrad.ir.types import DTypeLike, is_float, type_of
 from antegrad.ops.arrays import normalize_axis
 from antegrad.ops.dispatch import as_tensor, untraced
@@ -49,7 +49,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = Non
     """Standard normal floats in the open interval (lower, upper): ``sqrt(2) * erfinv(u)``, u between erf of the ends.
 
     `lower` and `upper` are numbers or arrays, known when captured; they broadcast to `shape`, which by default is
-    theirs. The bits are as exact as those of `normal`. Raises `ValueError` unless ``lower < upper``.
+    theirs. The bits are as exact as those of `normal`. Raises `SettingError` unless ``lower < upper``.
     """
     operation = "truncated_normal"
     key, dtype = checked_key(operation, key), checked_float(operation, dtype)
@@ -59,7 +59,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = Non
     sizes = checked_shape(operation, whole)
     ends = [checked_bound(operation, name, end, sizes, dtype) for name, end in (("lower", lower), ("upper", upper))]
     if not (ends[0] < ends[1]).all():
-        raise refused(ValueError, operation, f"lower must be below upper, found {lower} and {upper}")
+        raise refused(SettingError, operation, f"lower must be below upper, found {lower} and {upper}")
     root = np.array(np.sqrt(2), dtype)
     with untraced():
         low, high = (ops.erf(end * (1 / root)) for end in ends)  # as XLA divides by a constant

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from antegrad import ops
-from antegrad.errors import DTypeError, ShapeError
+from antegrad.errors import DTypeError, SettingError, ShapeError
 from antegrad.ir.types import DTYPES, SHORT_NAMES, DTypeLike, as_dtype, is_float, is_integer, promote, type_of
 from antegrad.ops.dispatch import as_tensor, untraced
 from antegrad.ops.promotion import number
@@ -39,7 +39,7 @@ def uniform(key: Any, shape: Shape = (), dtype: DTypeLike = "f32", low: Any = 0.
     as XLA does where the processor can.
 
     Raises `DTypeError` for a `dtype` that is no float type or bounds that do not fit in it, `ShapeError` for bounds
-    that do not broadcast to `shape`, and `ValueError` for bounds whose difference is not finite.
+    that do not broadcast to `shape`, and `SettingError` for bounds whose difference is not finite.
     """
     key, shape, dtype = checked_key("uniform", key), checked_shape("uniform", shape), checked_float("uniform", dtype)
     ends = [checked_bound("uniform", name, end, shape, dtype) for name, end in (("low", low), ("high", high))]
@@ -61,7 +61,7 @@ def scaled(operation: str, part: Any, low: Any, high: Any) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         span = high - low
     if not np.isfinite(span.astype(np.float64)).all():
-        raise refused(ValueError, operation, f"from {low} to {high} is no finite range in {SHORT_NAMES[part.dtype]}")
+        raise refused(SettingError, operation, f"from {low} to {high} is no finite range in {SHORT_NAMES[part.dtype]}")
     if (low == 0).all() and (span == 1).all():
         return part
     # Without the maximum XLA would merge the sum with one that follows, and round once where all else rounds twice.
@@ -78,14 +78,14 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
     """True with probability `p`: a number, or a float array or tensor that broadcasts to `shape` (by default its own).
 
     The uniform draw that decides has the element type of `p` (f32 for a number), and with it its resolution: 2**-23 in
-    f32, 2**-7 in bf16. Raises `ValueError` for a `p` that is known and not in [0, 1].
+    f32, 2**-7 in bf16. Raises `SettingError` for a `p` that is known and not in [0, 1].
     """
     key = checked_key("bernoulli", key)
     p = number(float(p), DTYPES["f32"]) if isinstance(p, (int, float)) else as_tensor(p)
     if not is_float(p.dtype):
         raise refused(DTypeError, "bernoulli", f"p must be a float, found {type_of(p)}: use .astype('f32')")
     if not isinstance(p, Tensor) and not ((p >= 0) & (p <= 1)).all():
-        raise refused(ValueError, "bernoulli", f"p must be in [0, 1], found {p}")
+        raise refused(SettingError, "bernoulli", f"p must be in [0, 1], found {p}")
     shape = tuple(p.shape) if shape is None else checked_shape("bernoulli", shape)
     return fraction(key, shape, p.dtype) < checked_bound("bernoulli", "p", p, shape, p.dtype)
 

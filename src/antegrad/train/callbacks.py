@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from antegrad.errors import NameMissing
+from antegrad.errors import NameMissing, SettingError
 from antegrad.train.history import History
 
 __all__ = ["BestCheckpoint", "Callback", "EarlyStopping", "LearningRateLog"]
@@ -80,7 +80,7 @@ class BestCheckpoint(Callback):
     def __init__(self, monitor: str = "val_loss", minimum_change: float = 0.0, mode: Mode = "min") -> None:
         if mode not in ("min", "max") or not minimum_change >= 0:
             found = f"mode={mode!r} and minimum_change={minimum_change!r}"
-            raise ValueError(f"mode must be 'min' or 'max', and minimum_change at least 0, found {found}")
+            raise SettingError(f"mode must be 'min' or 'max', and minimum_change at least 0, found {found}")
         self.monitor, self.minimum_change, self.mode = monitor, minimum_change, mode
         self._forget()
         self._restored = False
@@ -137,7 +137,7 @@ class EarlyStopping(BestCheckpoint):
     ) -> None:
         super().__init__(monitor, minimum_change, mode)
         if patience < 1:
-            raise ValueError(f"EarlyStopping needs a patience of at least one epoch, found {patience!r}")
+            raise SettingError(f"EarlyStopping needs a patience of at least one epoch, found {patience!r}")
         self.patience, self.restore_best = patience, restore_best
 
     def _forget(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from antegrad.errors import CheckpointError, NameMissing, NonFiniteError
+from antegrad.errors import CheckpointError, NameMissing, NonFiniteError, SettingError
 from antegrad.train.values import from_json, shown, to_json
 
 __all__ = ["History"]
@@ -78,7 +78,7 @@ class History:
         it, and `NonFiniteError` where none is finite.
         """
         if mode not in ("min", "max"):
-            raise ValueError(f"mode is 'min' or 'max', found {mode!r}")
+            raise SettingError(f"mode is 'min' or 'max', found {mode!r}")
         values = self[name]
         finite = [(record, float(v)) for record, v in zip(self, values, strict=True) if v is not None]
         finite = [(record, value) for record, value in finite if math.isfinite(value)]

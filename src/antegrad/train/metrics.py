@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from antegrad import ops
-from antegrad.errors import DTypeError
+from antegrad.errors import DTypeError, SettingError
 from antegrad.ir.types import accumulation_dtype, is_float, is_integer, type_of
 from antegrad.ops.arrays import misfit
 from antegrad.ops.dispatch import as_tensor, here
@@ -38,7 +38,7 @@ def top_k(k: int) -> Metric:
     Shapes and edges: as `accuracy`, which is ``top_k(1)``. Raises `ShapeError` for predictions with fewer classes.
     """
     if k < 1:
-        raise ValueError(f"top_k: k must be at least 1, found {k!r}")
+        raise SettingError(f"top_k: k must be at least 1, found {k!r}")
     name = f"top_{k}"
 
     def metric(prediction: Any, target: Any) -> Any:

@@ -45,7 +45,7 @@ from antegrad.checkpoint.directory import (
 from antegrad.checkpoint.index import File, Index
 from antegrad.checkpoint.shards import Part, Sharded, part, shard_name, stamp, whole
 from antegrad.checkpoint.store import ensure_writable, write_file
-from antegrad.errors import CheckpointError
+from antegrad.errors import CheckpointError, SettingError
 from antegrad.train.group import Agreement, Group, SetPlan, set_plan
 
 __all__ = ["CheckpointWriter", "Group", "best", "checkpoint_at", "checkpoint_name", "checkpoints", "latest"]
@@ -100,7 +100,7 @@ class CheckpointWriter:
         group: Group | None = None,
     ) -> None:
         if keep < 1:
-            raise ValueError(f"CheckpointWriter keeps at least one checkpoint, found keep={keep!r}")
+            raise SettingError(f"CheckpointWriter keeps at least one checkpoint, found keep={keep!r}")
         self.keep, self.keep_best = keep, keep_best
         self.directory = Path(directory)
         self._all = Agreement(group)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from antegrad import ops, random
+from antegrad.errors import SettingError
 from antegrad.ir.types import DTypeLike
 from antegrad.nn import initializers
 from antegrad.nn.batch_norm import BatchNorm
@@ -116,13 +117,13 @@ def resnet20(
     """The network for CIFAR's 32x32 images, of 16, 32 and 64 channels: 269,722 parameters with 10 classes.
 
     Shortcuts across a change of size have no parameters (option A of He et al., as there for CIFAR); with option "B"
-    they are projections. A `depth` of 32, 44, 56 or 110 gives the deeper ones. Raises `ValueError` for a depth that is
-    not ``6 * n + 2``, and for another option.
+    they are projections. A `depth` of 32, 44, 56 or 110 gives the deeper ones. Raises `SettingError` for a depth that
+    is not ``6 * n + 2``, and for another option.
     """
     if option not in ("A", "B"):
-        raise ValueError(f"resnet20: the option must be 'A' or 'B', found {option!r}")
+        raise SettingError(f"resnet20: the option must be 'A' or 'B', found {option!r}")
     if depth < 8 or depth % 6 != 2:
-        raise ValueError(f"resnet20: the depth must be 6 * n + 2, such as 20, 32 or 56, found {depth}")
+        raise SettingError(f"resnet20: the depth must be 6 * n + 2, such as 20, 32 or 56, found {depth}")
     count = (depth - 2) // 6
     keys = iter(random.split(key, 3 * count + 2))
     stem = ConvNorm(3, 16, 3, 1, key=next(keys), dtype=dtype)
@@ -136,10 +137,10 @@ def resnet18(
     """The network of 64 to 512 channels with projections (option B): 11,689,512 parameters with 1000 classes.
 
     The stem for "imagenet" is a 7x7 convolution and a max pooling, both with stride 2; that for "cifar" is a 3x3
-    convolution that keeps the size. Raises `ValueError` for another stem.
+    convolution that keeps the size. Raises `SettingError` for another stem.
     """
     if stem not in ("imagenet", "cifar"):
-        raise ValueError(f"resnet18: the stem must be 'imagenet' or 'cifar', found {stem!r}")
+        raise SettingError(f"resnet18: the stem must be 'imagenet' or 'cifar', found {stem!r}")
     keys = iter(random.split(key, 10))
     large = stem == "imagenet"
     first = ConvNorm(3, 64, 7 if large else 3, 2 if large else 1, key=next(keys), dtype=dtype)
