@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import resolve_name
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
 
@@ -44,14 +44,13 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": MODELS,
     "train": MODELS | {"checkpoint", "parallel"},
     "parallel": MODELS | {"checkpoint", "train"},
-    "export": MODELS | {"checkpoint"},
 }
 """What each package or module of antegrad may import, besides itself."""
 
 UNBOUND = {"__init__", "__main__", "cli"}
 """The public surface and the command line may import everything."""
 
-JAX_ALLOWED = {"runtime": "jax", "parallel": "jax", "export": "jax", "tree": "jax.tree_util"}
+JAX_ALLOWED = {"runtime": "jax", "parallel": "jax", "tree": "jax.tree_util"}
 """Who may use which part of JAX. (jaxlib counts as JAX.)"""
 
 JAX_BANNED = {
@@ -108,7 +107,7 @@ def identifiers(source: str) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 0), text
 
 
-def layer_of(path: PurePosixPath) -> str:
+def layer_of(path: PurePath) -> str:
     return path.parts[0].removesuffix(".py")
 
 
@@ -147,6 +146,12 @@ def bans(path: PurePosixPath, source: str) -> list[str]:
     if layer_of(path) not in UNBOUND:
         used |= {(line, text) for line, text in identifiers(source) if text in ("import_module", "__import__")}
     return [f"{path}:{line} uses {name}" for line, name in sorted(used)]
+
+
+def strangers(names: Iterable[str]) -> list[str]:
+    """Those of `names` that are no package or module of antegrad."""
+    there = {layer_of(path.relative_to(SRC)) for path in [*SRC.glob("*.py"), *SRC.glob("*/__init__.py")]}
+    return sorted({*names} - there)
 
 
 Rule = Callable[[PurePosixPath, str], list[str]]
@@ -211,6 +216,11 @@ def test_a_breach_is_found(rule: Rule, path: str, source: str) -> None:
 def test_right_use_passes(path: str, source: str) -> None:
     assert [*arrows(PurePosixPath(path), source), *jax_homes(PurePosixPath(path), source)] == []
     assert bans(PurePosixPath(path), source) == []
+
+
+def test_the_tables_name_what_there_is() -> None:
+    assert strangers([*ALLOWED, *set().union(*ALLOWED.values()), *UNBOUND, *JAX_ALLOWED]) == []
+    assert strangers(["ops", "errors", "layers", "export"]) == ["export", "layers"]
 
 
 def starts_xla(code: str) -> bool:

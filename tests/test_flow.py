@@ -278,6 +278,8 @@ def test_names_in_the_printed_loop() -> None:
         (lambda x: ag.cond(True, lambda: x, lambda: x[:2]), ag.ShapeError, r"results of the branches.*f32\[2\]"),
         (lambda x: ag.cond(True, lambda: x, lambda: (x,)), ag.ShapeError, "different structures"),
         (lambda x: flow.switch(x.sum(), [lambda: x]), ag.DTypeError, r"index must be an integer scalar, found f32\[\]"),
+        (lambda x: flow.switch(0, [lambda: x, lambda: x[:2]]), ag.ShapeError, r"switch: results .*f32\[4\].*f32\[2\]"),
+        (lambda x: flow.switch(0, [lambda: x, lambda: ()]), ag.ShapeError, "switch: the branches return different"),
         (lambda x: flow.switch(0, []), ag.ShapeError, "no branch"),
         (lambda x: ag.while_loop(lambda c: c, lambda c: c, x), ag.ShapeError, r"\(bool\[\]\), found \(f32"),
         (lambda x: ag.while_loop(lambda c: (True, True), lambda c: c, x), ag.ShapeError, r"found \(bool\[\], bool"),

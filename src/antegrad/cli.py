@@ -43,7 +43,7 @@ def _launch(commands: Any) -> None:
     add("--devices-per-process", type=int, default=1, metavar="N", help="CPU devices, or GPUs, of each (1)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds that a silent peer is waited for (60)")
     add("--restarts", type=int, default=0, metavar="N", help='after a failure start all again; for resume="latest" (0)')
-    add("--port", type=_port, default=0, metavar="PORT", help="port of process 0 (auto)")
+    add("--port", type=int, default=0, metavar="PORT", help="port of process 0; 0, the default, for a free one")
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
     add("command", nargs=argparse.REMAINDER, metavar="script.py [arguments ...]")
 
@@ -53,10 +53,6 @@ def _launch(commands: Any) -> None:
         return launch(["-m", *command] if module else command, **options)
 
     parser.set_defaults(run=run)
-
-
-def _port(text: str) -> int:
-    return 0 if text == "auto" else int(text)
 
 
 def _devices(commands: Any) -> None:

@@ -76,7 +76,7 @@ def cond(condition: Any, then: Callable[..., Any], otherwise: Callable[..., Any]
     test = as_tensor(condition)
     if test.dtype.kind != "b" or test.shape != ():
         raise DTypeError(f"cond: the condition must be a bool scalar, found {type_of(test)}{_place()}")
-    return _choose(test, (otherwise, then), operands)
+    return _choose("cond", test, (otherwise, then), operands)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
@@ -88,17 +88,14 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         raise ShapeError(f"switch: there is no branch to choose{_place()}")
     if chosen.dtype != np.int32:
         chosen = ops.convert(ops.clip(chosen, 0, len(branches) - 1), "i32")
-    return _choose(chosen, tuple(branches), operands)
+    return _choose("switch", chosen, tuple(branches), operands)
 
 
-def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
+def _choose(what: str, index: Any, branches: tuple[Callable[..., Any], ...], operands: tuple[Any, ...]) -> Any:
     leaves, structure = _leaves(operands)
     example = _example(_types(leaves), structure)
     captured = [subprogram(branch, _name(branch, f"branch_{i}"), *example) for i, branch in enumerate(branches)]
-    structures = {str(program.structure) for program, _ in captured}
-    if len(structures) > 1:
-        listed = " and ".join(sorted(structures))
-        raise ShapeError(f"cond: the branches return different structures: {listed}{_place()}")
+    _check_branches(what, [program for program, _ in captured])
     everything = [outer for _, outers in captured for outer in outers]
     programs, start = [], 0
     for program, outers in captured:
@@ -106,6 +103,18 @@ def _choose(index: Any, branches: tuple[Callable[..., Any], ...], operands: tupl
         start += len(outers)
     results = bind(cond_p, index, *leaves, *everything, branches=tuple(programs))
     return tree.unflatten(captured[0][0].structure, results)
+
+
+def _check_branches(what: str, branches: Sequence[Program]) -> None:
+    """All branches must return one structure, and the same types."""
+    structures = {str(branch.structure) for branch in branches}
+    if len(structures) > 1:
+        listed = " and ".join(sorted(structures))
+        raise ShapeError(f"{what}: the branches return different structures: {listed}{_place()}")
+    for branch in branches:
+        expected, found = (", ".join(str(type) for type in each.output_types) for each in (branches[0], branch))
+        if expected != found:
+            raise ShapeError(f"{what}: results of the branches: expected ({expected}), found ({found}){_place()}")
 
 
 def _with_unused(program: Program, own: int, everything: Sequence[Any], start: int) -> Program:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antegrad.checkpoint import codec, decode, encode
+from antegrad.checkpoint.store import opened
 from antegrad.errors import CheckpointError
 from antegrad.ir.types import BF16, DTYPES, TensorType
 
@@ -152,13 +153,16 @@ def test_a_big_endian_array_is_stored_by_value() -> None:
     np.testing.assert_array_equal(back, array)
 
 
-def test_a_big_endian_host_swaps_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_big_endian_host_swaps_both_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     array = np.array([1.0, 2.0], dtype=np.float32)
     plain = to_file({"a": array})
     monkeypatch.setattr(codec, "HOST_IS_BIG_ENDIAN", True)
     swapped = to_file({"a": array})
     assert swapped[-8:] == plain[-8:][3::-1] + plain[-8:][:3:-1]
     np.testing.assert_array_equal(from_file(swapped)[0]["a"], array)
+    (tmp_path / "a.safetensors").write_bytes(swapped)
+    with opened(tmp_path / "a.safetensors") as reader:
+        np.testing.assert_array_equal(reader.read("a"), array)
 
 
 def test_loaded_arrays_are_plain() -> None:

@@ -197,6 +197,21 @@ def test_export_never_writes_over_its_source(sound: Path, tmp_path: Path) -> Non
         export(tmp_path / "nowhere.safetensors", tmp_path / "x.safetensors")
 
 
+@pytest.mark.parametrize("name", ["config.json", "latest", "best", "step-00000009.safetensors", shard_name(9, 1, 2)])
+def test_export_never_writes_over_another_file_of_the_run(sound: Path, tmp_path: Path, name: str) -> None:
+    """Nor does it make one that would be taken for a checkpoint; ordinary files there may be replaced."""
+    run_directory = tmp_path / "run"
+    shutil.copytree(sound, run_directory)
+    (run_directory / "config.json").write_text("{}")
+    before = {path: path.read_bytes() for path in run_directory.iterdir()}
+    with pytest.raises(CheckpointError, match=r"cannot export .*that is a file of the run\. Choose"):
+        export(run_directory, run_directory / name)
+    assert before == {path: path.read_bytes() for path in run_directory.iterdir()}
+    for _ in range(2):
+        export(run_directory, run_directory / "model.safetensors")
+    export(run_directory, tmp_path / "config.json")
+
+
 def test_one_array_at_a_time_is_in_memory(tmp_path: Path) -> None:
     size, count = 1 << 20, 12
     full = {f"opt.m.{number}": np.full(size, number, np.uint8) for number in range(count)}

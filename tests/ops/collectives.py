@@ -66,16 +66,21 @@ class Form:
         return lambda x: self.function(x, ranks)
 
 
-def total(parts: list[np.ndarray]) -> np.ndarray:
+def wide_total(parts: list[np.ndarray]) -> np.ndarray:
     """The sum in order, of 16-bit floats in f32."""
     dtype = parts[0].dtype
     wide = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
-    return reduce(np.add, [part.astype(wide) for part in parts]).astype(dtype)
+    return reduce(np.add, [part.astype(wide) for part in parts])
+
+
+def total(parts: list[np.ndarray]) -> np.ndarray:
+    return wide_total(parts).astype(parts[0].dtype)
 
 
 def mean(parts: list[np.ndarray], place: int) -> np.ndarray:
-    whole = total(parts)
-    return whole if len(parts) == 1 else (whole / whole.dtype.type(len(parts))).astype(whole.dtype)
+    """Rounded once, after the division."""
+    whole = wide_total(parts)
+    return (whole / whole.dtype.type(len(parts))).astype(parts[0].dtype)
 
 
 def extremum(function: Callable[..., Any]) -> Formula:

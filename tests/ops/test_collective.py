@@ -17,8 +17,10 @@ from jaxlib.mlir import ir
 
 import antegrad as ag
 from antegrad import ops
+from antegrad.capture import capture
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
+from antegrad.ir.types import as_dtype
 from antegrad.ops.call import optimization_barrier
 from antegrad.ops.communication import (
     all_gather,
@@ -491,6 +493,15 @@ def test_sums_of_bool_are_refused() -> None:
         reduce_scatter(flags, 2)
     with pytest.raises(ag.DTypeError, match="a mean needs floats, found int32"):
         all_reduce(X.astype(np.int32), 2, "mean")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_a_mean_stays_in_the_range_of_its_type(dtype: str) -> None:
+    """The sum of four such f16 numbers does not."""
+    x = np.full((3,), 40000, as_dtype(dtype))
+    program = capture(lambda x: all_reduce(x, 4, "mean"), x)
+    for (found,) in run_ranks(program, [[x]] * 4):
+        np.testing.assert_array_equal(found, x)
 
 
 def test_wrong_op() -> None:

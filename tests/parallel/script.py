@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from antegrad import SettingError, data, losses, nn, ops, optim, parallel, random, train, tree
+from antegrad.train.programs import initial_state
 from benchmarks.twins.batches import digits
 
 SAMPLES, BATCH = 250, 32
@@ -53,6 +54,12 @@ class Plan:
     """The seed of the model."""
     poison: int | None = None
     """A sample that is NaN."""
+    validation: int = 1
+    """The seed of the data for the validation."""
+    evaluated: int | None = None
+    """Of how many of these the loss is asked for before the training."""
+    restored: int | None = None
+    """The number of steps that a state has which is restored before the training."""
     absent: bool = False
     """The devices of all processes are joined, and nothing is done with them."""
     verbose: bool = False
@@ -148,9 +155,13 @@ def run(directory: Path, plan: Plan) -> None:
         model, losses.cross_entropy, OPTIMIZER, batch_size=plan.batch_size, parallel=where, seed=3,
         device=None if where else "cpu", steps_per_dispatch=1, stream=plan.stream,
     )  # fmt: skip
-    (x, y), (u, v) = digits(1, SAMPLES), digits(1, 61, seed=1)
+    (x, y), (u, v) = digits(1, SAMPLES), digits(1, 61, seed=plan.validation)
     if plan.poison is not None:
         x[0, plan.poison] = np.nan
+    if plan.evaluated is not None:
+        trainer.evaluate((u[0, : plan.evaluated], v[0, : plan.evaluated]))
+    if plan.restored is not None:
+        trainer.restore({**initial_state(trainer.objective, trainer.optimizer), "step": np.int32(plan.restored)})
     stopping = [train.EarlyStopping(patience=plan.patience, minimum_change=1.0)] if plan.patience else []
     history = trainer.fit(
         data.Dataset(x[0], y[0], finite=plan.poison is None), plan.epochs, validation=(u[0], v[0]),

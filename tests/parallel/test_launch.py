@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from antegrad.errors import DeviceError
-from antegrad.parallel import processes
+from antegrad.errors import SettingError
+from antegrad.parallel.launch import launch as launched
 from antegrad.parallel.watch import EXIT_CODE
 
 PATIENCE = 60.0
@@ -103,6 +104,70 @@ print("drawn", end="\\r"); print("again", end="")
         assert lines_of(out, rank) == [*(f"line {number}" for number in range(300)), *last]
 
 
+@pytest.mark.parametrize(
+    ("lacking", "expected"),
+    [("os.__dict__.pop('waitid', None)", 3), ("os.killpg = lost", 3), ("os.waitid = lost", 1)],
+)
+def test_the_launcher_ends_on_every_system(start: Start, tmp_path: Path, lacking: str, expected: int) -> None:
+    """macOS has no `os.waitid` before Python 3.13, and permits no signal to a group of which all have ended."""
+    text = f"""
+import os, sys
+from antegrad.parallel.launch import launch
+def lost(*arguments):
+    raise PermissionError("not here")
+{lacking}
+sys.exit(launch([{script(tmp_path, "sys.exit(3 * rank)")!r}], processes=2))
+"""
+    code, _, error = finish(start("-c", text))
+    assert code == expected
+    assert f"failed first, with exit code {expected}" in error
+
+
+def test_a_process_that_cannot_be_started_ends_the_others(start: Start, tmp_path: Path) -> None:
+    text = f"""
+import threading
+from antegrad.parallel.launch import launch
+begin, begun = threading.Thread.start, []
+def start(thread):
+    begun.append(thread)
+    if len(begun) == 4:
+        raise RuntimeError("can't start new thread")
+    begin(thread)
+threading.Thread.start = start
+launch([{script(tmp_path, "time.sleep(120)")!r}], processes=2)
+"""
+    code, _, error = finish(start("-c", text))
+    assert code == 1
+    assert "DeviceError: launch: rank 1 of 2 processes could not be started: can't start new thread" in error
+
+
+@pytest.mark.parametrize(
+    ("match", "changed"),
+    [
+        ("processes must be a whole number .* found True", {"processes": True}),
+        ("processes must be a whole number .* found 2.5", {"processes": 2.5}),
+        ("devices_per_process must be a whole number .* found 0", {"devices_per_process": 0}),
+        ("restarts must be a whole number .* found -1", {"restarts": -1}),
+        (r"timeout must be a number in \(0, 1e8\], found inf", {"timeout": float("inf")}),
+        (r"timeout must be a number in \(0, 1e8\], found nan", {"timeout": float("nan")}),
+        (r"grace must be a number in \[0, 1e8\], found inf", {"grace": float("inf")}),
+        ("port must be 0 or the number of a port, .* found 65536", {"port": 1 << 16}),
+        ("command must be a list: .* found 'script.py'", {"command": "script.py"}),
+        (r"command must be a list: .* found \[\]", {"command": []}),
+    ],
+)
+def test_arguments_that_are_refused(match: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=f"launch: {match}"):
+        launched(**{"command": ["script.py"], "processes": 2, **changed})
+
+
+def test_more_processes_than_pipes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 64))
+    with pytest.raises(SettingError, match=r"launch: processes must be at most 64, found 65: .* so many files open"):
+        launched(["script.py"], processes=65)
+
+
 def test_a_module_is_run_too(start: Start) -> None:
     code, out, _ = finish(launch(start, "--processes", "2", "-m", "calendar", "2024", "2"))
     assert code == 0
@@ -130,6 +195,18 @@ def test_who_followed_another_is_not_blamed(start: Start, tmp_path: Path) -> Non
     code, _, error = finish(launch(start, "--processes", "2", script(tmp_path, text)))
     assert code == 128 + signal.SIGSEGV
     assert "rank 1 failed first, by SIGSEGV" in error
+
+
+@pytest.mark.parametrize("code", [0, 4])
+def test_who_leaves_the_others_waiting_is_named(start: Start, tmp_path: Path, code: int) -> None:
+    """It ends without an error, so nothing is stopped; if the others fail for want of it, that is said."""
+    text = f"sys.exit() if rank == 1 else (time.sleep(2.0), sys.exit({code}))"
+    ended, _, error = finish(launch(start, "--processes", "3", "--timeout", "0.5", script(tmp_path, text)))
+    assert ended == code
+    told = "antegrad: rank 1 ended with exit code 0, and rank 0 and 2 still ran 0.5 s later\n"
+    failed = "failed first, with exit code 4 (rank 1 had ended before, without an error); the others were stopped"
+    assert error.startswith(told)
+    assert (failed in error) == (code == 4)
 
 
 def test_who_is_stopped_is_named(start: Start, tmp_path: Path) -> None:
@@ -229,7 +306,7 @@ def test_the_command_line(start: Start) -> None:
     assert code == 0
     assert re.match(r"host \(NumPy.*\ncpu \(.*\nantegrad runs on cpu", out)
     code, _, error = finish(launch(start, "--processes", "0", "script.py"))
-    assert (code, error) == (2, "antegrad: processes=0: expected at least 1\n")
+    assert (code, error) == (2, "antegrad: launch: processes must be a whole number in [1, 2**31), found 0\n")
     code, _, error = finish(launch(start, "--processes", "2"))
     assert code == 2
     assert "no script to run was given" in error
@@ -245,7 +322,7 @@ processes.initialize()
 processes.initialize()
 rank = processes.index()
 assert processes.leader() == (rank == 0)
-print("gathered", processes.gathered("ranks", [rank]), process_allgather(np.float32(rank)), flush=True)
+print("gathered", processes.watch().gather("ranks", [rank]), process_allgather(np.float32(rank)), flush=True)
 if sys.argv[1] == "fail" and rank == 1:
     raise ValueError("the loss is not a number\\nat step 3")
 if sys.argv[1] == "end":
@@ -331,13 +408,22 @@ def test_an_exception_that_nobody_catches_is_told_to_the_others(start: Start) ->
     assert "antegrad: rank 1 failed: ValueError: the loss is not a number; this process (rank 0) ends." in error
 
 
+@pytest.mark.parametrize(
+    "variables", [{"JAX_NUM_CPU_DEVICES": "4"}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}]
+)
+def test_a_mesh_leaves_the_devices_that_were_set(start: Start, variables: dict[str, str]) -> None:
+    code = "from antegrad.parallel import mesh; print(mesh(2).size, mesh(4).size, mesh().size)"
+    ended, out, error = finish(start("-c", code, **variables))
+    assert (ended, out) == (0, "2 4 4\n"), error
+
+
 def test_devices_are_asked_for_before_jax_starts(start: Start) -> None:
     code = """
 import os, jax
 from antegrad.errors import DeviceError
 from antegrad.parallel import processes
 processes.initialize()
-assert not processes.watch() and processes.count() == 1 and processes.gathered("x", 5) == [5]
+assert not processes.watch() and processes.count() == 1
 processes.local_devices(3)
 assert len(jax.devices()) == 3 and int(os.environ["PJRT_NPROC"]) >= 6
 processes.local_devices(3)
@@ -355,69 +441,3 @@ except DeviceError as error:
     ended, _, error = finish(start("-c", late, **variables))
     assert ended == 1
     assert "DeviceError: antegrad.parallel.initialize() came after JAX had started its devices: call it first" in error
-
-
-STEP = {
-    "SLURM_JOB_ID": "1",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_NTASKS": "4",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-}
-MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
-OURS_SET = {"ANTEGRAD_PROCESS_COUNT": "3", "ANTEGRAD_PROCESS_INDEX": "2"}
-ADDRESS = {"JAX_COORDINATOR_ADDRESS": "node1:1234"}
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, None),
-        (ADDRESS, None),
-        (STEP, {"num_processes": 4, "process_id": 3}),
-        ({**STEP, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None),
-        ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
-        ({name: value for name, value in STEP.items() if name != "SLURM_STEP_NODELIST"}, None),
-        ({**MPI, "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1"}, {"num_processes": 2, "process_id": 1}),
-        ({**MPI, **ADDRESS}, {"num_processes": 2, "process_id": 1}),
-        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, None),
-        ({**OURS_SET, **ADDRESS}, {"num_processes": 3, "process_id": 2}),
-        ({**OURS_SET, **ADDRESS, **STEP}, {"num_processes": 3, "process_id": 2}),
-        ({"ANTEGRAD_PROCESS_COUNT": "1"}, None),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
-        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
-    ],
-)
-def test_what_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, int] | None
-) -> None:
-    monkeypatch.setattr(os, "environ", environment(**variables))
-    assert processes._detect() == expected
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        (MPI, "OMPI_COMM_WORLD_SIZE=2 processes, but JAX_COORDINATOR_ADDRESS is not set"),
-        (OURS_SET, "ANTEGRAD_PROCESS_COUNT=3 processes, but JAX_COORDINATOR_ADDRESS is not set"),
-        ({"ANTEGRAD_PROCESS_COUNT": "2", **ADDRESS}, "the number of this one is -1: set ANTEGRAD_PROCESS_INDEX"),
-    ],
-)
-def test_an_environment_that_says_too_little(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
-    monkeypatch.setattr(os, "environ", environment(**variables))
-    with pytest.raises(DeviceError, match=message):
-        processes._detect()
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_an_indexed_kubernetes_job(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], known: bool
-) -> None:
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
-    monkeypatch.setattr(os, "environ", environment(**pod))
-    monkeypatch.setattr(processes, "find_spec", lambda name: object() if known else None)
-    assert processes._detect() == ({} if known else None)
-    assert ("this pod runs alone" in capsys.readouterr().err) is not known

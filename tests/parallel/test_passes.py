@@ -165,6 +165,23 @@ def test_what_travels_in_a_step(level: int) -> None:
     assert without_index(programs(level).step) == COUNTS[level]
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("level", COUNTS)
+def test_gradients_of_frozen_parameters_do_not_travel(level: int, accumulate: int) -> None:
+    """They are not computed either: the pass backward ends at the lowest layer that is trained."""
+
+    def received(optimizer: optim.Optimizer) -> tuple[int, int]:
+        step = programs(level, optimizer=optimizer, accumulate=accumulate, bucket_bytes=1).step
+        kinds = [eq for eq in step.all_equations() if eq.primitive.name in ("all_reduce", "reduce_scatter")]
+        products = [eq for eq in step.all_equations() if eq.primitive.name == "dot_general"]
+        return sum(eq.input_types[0].size for eq in kinds if eq.input_types[0].size > 2), len(products)
+
+    whole, products = received(optim.adam(1e-3))
+    last, fewer = received(optim.freeze(optim.adam(1e-3), "[02].*"))
+    assert (whole, products) == (6 * 8 + 8 + 8 * 8 + 8 + 8 * 2 + 4 * (level >= 2), 3 + 5)
+    assert (last, fewer) == (8 * 2 + 4 * (level >= 2), 3 + 1)
+
+
 def test_buckets_travel_while_the_backward_pass_goes_on() -> None:
     """Each bucket of gradients stands before the backward pass of the layers below."""
     step = programs(0, bucket_bytes=300).step

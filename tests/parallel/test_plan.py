@@ -13,7 +13,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import losses, nn, ops, optim, random
-from antegrad.errors import SettingError, ShapeError
+from antegrad.errors import NameMissing, SettingError, ShapeError
 from antegrad.ir.cost import equation_cost
 from antegrad.parallel.plan import Exchanged, Plan, plan
 from antegrad.parallel.programs import rank_batch
@@ -149,6 +149,13 @@ def test_what_does_not_divide_is_left_out() -> None:
     found = planned(devices=(4, 64))
     assert [each.devices for each in found.scenarios] == [4] * 4
     assert "does not divide among 64 devices" in str(found)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("ZeRO-4", 2), ("DDP", 16)])
+def test_a_prediction_that_is_not_there(name: str, devices: int) -> None:
+    message = f"the plan has no '{name}' on {devices} devices, it has DDP, ZeRO-1, ZeRO-2, ZeRO-3 on 2, 4, 8"
+    with pytest.raises(NameMissing, match=message):
+        planned().at(name, devices)
 
 
 @pytest.mark.parametrize(

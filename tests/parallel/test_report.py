@@ -12,7 +12,7 @@ import pytest
 
 import antegrad as ag
 from antegrad import losses, nn, ops, optim, random
-from antegrad.errors import SettingError, ShapeError
+from antegrad.errors import NameMissing, SettingError, ShapeError
 from antegrad.parallel.report import MemoryReport, memory_report
 from antegrad.runtime.mesh import Mesh
 
@@ -93,6 +93,11 @@ def test_host_ranks_are_not_measured() -> None:
     assert all(name in text for name in NAMES)
 
 
+def test_a_strategy_that_is_not_there() -> None:
+    with pytest.raises(NameMissing, match="the report has no 'zero1', it has DDP, ZeRO-1, ZeRO-2, ZeRO-3"):
+        predicted()["zero1"]
+
+
 @pytest.mark.parametrize(
     ("error", "match", "settings"),
     [
@@ -106,6 +111,8 @@ def test_host_ranks_are_not_measured() -> None:
         (SettingError, "memory_report: mesh .* found 4", {"mesh": 4}),
         (SettingError, "memory_report: devices .* found '4'", {"devices": "4", "mesh": None}),
         (ShapeError, "does not divide among 4 ranks", {"batch": 6}),
+        # before JAX is asked for so many devices
+        (ShapeError, "does not divide among 100000 ranks", {"devices": 100000, "mesh": None}),
     ],
 )
 def test_errors(error: type[Exception], match: str, settings: dict[str, Any]) -> None:

@@ -272,13 +272,20 @@ def test_processes_that_differ_are_refused(tmp_path: Path, cache: Path) -> None:
         ({"model": 1}, "the initial weights (as a digest) is "),
         ({"poison": 0}, "the data (as a digest) is "),
         ({"strategy": "zero1"}, "the training step (as a digest) is "),
+        ({"validation": 2}, "the validation data (as a digest) is "),
+        ({"restored": 3}, "the restored state (as a digest) is None on rank 0 and "),
+        ({"evaluated": 60}, "the size of the data is 61 on rank 0 and 60 on rank 1; the data (as a digest) is "),
     ]
-    runs = [{"name": f"run{number}", "strategy": "ddp", "own": {"1": own}} for number, (own, _) in enumerate(cases)]
+    runs = [
+        {"name": f"run{number}", "strategy": "ddp", "own": {"1": own}, **dict.fromkeys(own.keys() & {"evaluated"}, 61)}
+        for number, (own, _) in enumerate(cases)
+    ]
     ended = done(tmp_path, cache, *runs)
     for own in range(2):
         told = [line for line in ended.lines(own) if "refused" in line]
         for number, (_, message) in enumerate(cases):
-            beginning = f"run{number} refused: fit: all processes of a run must do the same, and here {message}"
+            owner = "evaluate" if "evaluated" in cases[number][0] else "fit"
+            beginning = f"run{number} refused: {owner}: all processes of a run must do the same, and here {message}"
             assert told[number].startswith(beginning), ended.text
     assert not list(tmp_path.iterdir()), "nothing was written"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from antegrad import SettingError, ShapeError, data, losses, nn, ops, optim, parallel, random, train, tree
+from antegrad.capture import capture
 from antegrad.nn import context
 from antegrad.parallel import feeds, processes
 from antegrad.parallel.programs import RankPrograms
@@ -256,8 +257,14 @@ def test_wrong_use() -> None:
         train.Trainer(mlp(), losses.cross_entropy, optim.sgd(0.1), device="host", parallel=strategy(2, 0))
     with pytest.raises(SettingError, match=r"parallel must be parallel.ddp\(\) or parallel.zero\(level\), found 'ddp'"):
         train.Trainer(mlp(), losses.cross_entropy, optim.sgd(0.1), parallel="ddp")  # pyright: ignore
-    with pytest.raises(SettingError, match=r"mesh: data must be a whole number of at least 1, found 0"):
-        parallel.mesh(0)
+    for wrong in (0, True, 2.5):
+        with pytest.raises(SettingError, match=rf"mesh: data must be a whole number in .*, found {wrong}"):
+            parallel.mesh(wrong)  # pyright: ignore
+    with pytest.raises(SettingError, match=r"mesh: device must be the name of a platform, such as 'cpu', found 3"):
+        parallel.mesh(2, device=3)  # pyright: ignore
+    with pytest.raises(SettingError, match=r"lockstep: here must be one of the 2 ranks, counted from 0, found 1\.5"):
+        parallel.run_ranks(capture(lambda x: x, X[0]), [[X[0]]] * 2, here=1.5)  # pyright: ignore
+    assert parallel.zero(np.int64(2), parallel.mesh(np.int64(2), device="host"), bucket_bytes=np.int64(9)).level == 2
 
 
 def test_a_loss_that_is_nan_names_the_rank() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from antegrad.errors import SettingError
+from antegrad.parallel import channel
 from antegrad.parallel.watch import EXIT_CODE, PeerError, Watch, serve
 
 PATIENCE = 60.0
@@ -78,6 +80,24 @@ def test_a_stranger_is_kept_out() -> None:
                 stranger.sendall(noise)
         assert watch.gather("x", 5) == [5]
         assert watch.verdict() is None
+
+
+@pytest.mark.parametrize("hello", [b'{"kind": "hello", "token": "\\ud800"}', b"[" * 4000])
+def test_a_stranger_that_says_what_cannot_be_read_is_refused(hello: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve(1)
+    with socket.create_connection(server.address) as stranger:
+        stranger.sendall(len(hello).to_bytes(4, "big") + hello)
+        with stranger.makefile("rb") as answers:
+            answer = answers.read()
+    server.close()
+    assert b"the token is not that of this run" in answer
+    assert not caplog.text, "asyncio logs what nobody catches"
+
+
+def test_a_message_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "LARGEST", 100)
+    with pytest.raises(SettingError, match="a message of 102 bytes between processes; at most 100 are allowed"):
+        channel.encode("x" * 100)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -268,3 +268,9 @@ def test_check_finite_of_a_program_without_floats() -> None:
     compiled = ag.compile(ag.capture(lambda x: x + 1, np.int32([1])), device="cpu", check_finite=True)
     assert np.asarray(compiled(np.int32([1]))).tolist() == [2]
     assert compiled.memory() is not None
+
+
+@pytest.mark.parametrize("device", ["host", "cpu"])
+def test_check_finite_of_a_program_without_outputs(device: str) -> None:
+    compiled = ag.compile(ag.capture(lambda x: (), np.float32([1])), device=device, check_finite=True)
+    assert compiled(np.float32([1])) == ()

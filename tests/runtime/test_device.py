@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -111,19 +112,64 @@ def test_setting_and_scoping() -> None:
     assert ag.default_device().name == "cpu"
 
 
-def test_a_block_is_for_its_thread_and_a_setting_for_all() -> None:
-    def seen_by_another_thread() -> str:
-        names: list[str] = []
-        thread = threading.Thread(target=lambda: names.append(ag.default_device().name))
-        thread.start()
-        thread.join()
-        return names[0]
+def seen_by_another_thread() -> str:
+    names: list[str] = []
+    thread = threading.Thread(target=lambda: names.append(ag.default_device().name))
+    thread.start()
+    thread.join()
+    return names[0]
 
+
+def test_a_block_is_for_its_thread_and_a_setting_for_all() -> None:
     ag.default_device("cpu")
     with ag.default_device("host"):
         assert seen_by_another_thread() == "cpu"
     ag.default_device("host")
     assert seen_by_another_thread() == "host"
+
+
+def test_blocks_that_begin_at_once_leave_nothing_behind() -> None:
+    """Two threads call, then both enter, then both leave."""
+    ag.default_device("cpu")
+    first, second = ag.default_device("host"), ag.default_device("host")
+    with first:
+        pass
+    with second:
+        assert seen_by_another_thread() == "cpu"
+    assert ag.default_device().name == "cpu"
+
+
+def test_a_setting_between_a_call_and_its_block_stays() -> None:
+    ag.default_device("host")
+    scope = ag.default_device("host")
+    thread = threading.Thread(target=ag.default_device, args=("cpu",))
+    thread.start()
+    thread.join()
+    with scope:
+        assert ag.default_device().name == "host"
+    assert ag.default_device().name == "cpu"
+
+
+def test_a_setting_whose_object_is_kept_counts_too() -> None:
+    """In the order of the calls."""
+    kept = ag.default_device("host")
+    assert ag.default_device().name == "host"
+    kept = [kept, ag.default_device("cpu"), ag.default_device("host")]
+    ag.default_device("cpu")
+    del kept
+    assert ag.default_device().name == "cpu"
+
+
+def test_a_block_is_for_its_task() -> None:
+    async def inside(name: str) -> str:
+        with ag.default_device(name):
+            await asyncio.sleep(0)
+            return ag.default_device().name
+
+    async def both() -> list[str]:
+        return await asyncio.gather(inside("host"), inside("cpu"))
+
+    assert asyncio.run(both()) == ["host", "cpu"]
 
 
 def test_the_default_device_is_where_programs_run() -> None:

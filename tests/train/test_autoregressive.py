@@ -287,6 +287,11 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         lambda: fit(trainer(), validation=HELD_OUT, val_windows=8), ag.ShapeError,
         "validation: 61 tokens have 7 windows of 8, not 8",
     ),
+    "part of a window": (lambda: trainer().val_loss(TOKENS, 2.5), ag.SettingError, "val_loss: windows .*found 2.5"),
+    "no window": (lambda: trainer().val_top1(TOKENS, 0), ag.SettingError, "val_top1: windows .*found 0"),
+    "part of val_windows": (
+        lambda: fit(trainer(), validation=HELD_OUT, val_windows=2.5), ag.SettingError, "fit: val_windows .*found 2.5",
+    ),
     "rank": (lambda: fit(trainer(), tokens=TOKENS.reshape(2, -1)), ag.DTypeError, r"tokens: .*found u16\[2,100\]"),
     "float": (lambda: fit(trainer(), tokens=TOKENS.astype(np.float32)), ag.DTypeError, r"tokens: .*found f32\[200\]"),
     "short": (

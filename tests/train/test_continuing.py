@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from antegrad import data, losses, nn, optim, random, train, tree
 from antegrad.train import evaluation
 from antegrad.train.engine import Engine
 from antegrad.train.feeds import EpochFeed
+from antegrad.train.writer import checkpoints
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6)).astype(np.float32)
@@ -90,6 +92,81 @@ def test_the_memory_of_the_old_data_is_free_for_the_new(monkeypatch: pytest.Monk
     assert alive == [False]
 
 
+class Judge(train.Callback):
+    """Adds values to the records; after the epoch `kill` something goes wrong."""
+
+    def __init__(self, kill: int | None = None) -> None:
+        self.kill = kill
+
+    def on_epoch_end(self, trainer: Any, epoch: int, record: dict[str, Any]) -> None:
+        record |= {"first": np.float32(epoch), "last": -epoch, "array": np.arange(2)}
+
+    def on_checkpoint(self, trainer: Any, step: int, path: Path) -> None:
+        if step == self.kill:
+            raise ValueError("mine")
+
+    def state(self) -> dict[str, Any]:
+        return {"worst": np.float32(np.inf)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        assert state == {"worst": np.inf}
+
+
+def test_what_is_best_to_each_of_several_callbacks_stays(tmp_path: Path) -> None:
+    """The first epoch is the best to one, the last to another; a killed run ends with the weights of the first."""
+
+    def callbacks(kill: int | None = None) -> list[train.Callback]:
+        return [Judge(kill), train.EarlyStopping("first", patience=10), train.BestCheckpoint("last")]
+
+    made, killed, resumed, run = trainer(), trainer(), trainer(), tmp_path / "run"
+    history = fit(made, 5, callbacks=callbacks())
+    with pytest.raises(ValueError, match="mine"):
+        fit(killed, 5, callbacks=callbacks(4 * STEPS), run=run, keep=1)
+    found = fit(resumed, 5, callbacks=callbacks(), run=run, keep=1, resume="latest")
+    assert same(tree.leaves(resumed.state), tree.leaves(made.state))
+    assert int(made.state["step"]) == STEPS
+    assert [path.name[5:13] for path in checkpoints(run)] == [f"{STEPS:08d}", f"{5 * STEPS:08d}"]
+    assert found["first"] == history["first"] == [0, 1, 2, 3, 4]
+    assert [list(each) for each in found["array"]] == [[0, 1]] * 5
+
+
+def test_the_best_epoch_is_said_anew_in_each(tmp_path: Path) -> None:
+    """What a callback set in an earlier epoch does not count."""
+
+    class First(train.Callback):
+        def on_epoch_end(self, trainer: Any, epoch: int, record: dict[str, Any]) -> None:
+            if epoch == 0:
+                self.improved = True
+
+    fit(trainer(), 3, callbacks=[First()], run=tmp_path / "run", keep=1)
+    best = train.best(tmp_path / "run")
+    assert best is not None
+    assert best.name == f"step-{STEPS:08d}.safetensors"
+
+
+def test_an_epoch_that_was_begun_on_other_data_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """All of the new data are trained on, and the record is theirs alone."""
+    made, expected = trainer(steps_per_dispatch=1), trainer(steps_per_dispatch=1)
+    with pytest.raises(KeyboardInterrupt):
+        fit(made, 1, callbacks=[Break(KeyboardInterrupt(), step=3)])
+    expected.restore({**made.state, "step": np.int32(3)})
+    history = fit(made, 1, (X + 5, Y))
+    assert caplog.messages == ["fit: the epoch that was begun was on other data; it is left at its step 3"]
+    assert history["step"] == [3 + STEPS]
+    assert history["loss"] == fit(expected, 1, (X + 5, Y))["loss"]
+    assert same(tree.leaves(made.state), tree.leaves(expected.state))
+
+
+def test_other_text_counts_alone() -> None:
+    made = text_trainer()
+    made.steps_per_dispatch = 1
+    with pytest.raises(KeyboardInterrupt):
+        made.fit(TOKENS, 6, eval_every=6, verbose=False, callbacks=[Break(KeyboardInterrupt(), step=2)])
+    history = made.fit((TOKENS + 1) % 5, 6, eval_every=6, verbose=False)
+    assert history["step"] == [6]
+    assert history["loss"] == [pytest.approx(np.mean(history.steps), rel=1e-6)]
+
+
 class Break(train.Callback):
     """Raises at a step, or after an epoch; once."""
 
@@ -150,7 +227,7 @@ def test_after_a_loss_that_was_not_finite(tmp_path: Path) -> None:
     fit(made, 1)
     for _ in range(2):
         with pytest.raises(
-            ag.NonFiniteError, match=r"the loss of step 10 \(step 3 of epoch 1\) .*(last finite|no step)"
+            ag.NonFiniteError, match=r"the loss of step 10 \(step 3 of epoch 2\) .*(last finite|no step)"
         ):
             fit(made, 2, data.Dataset(bad, Y, finite=False))
         assert int(made.state["step"]) == int(made.state["failed"]) == STEPS + 3

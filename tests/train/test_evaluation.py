@@ -275,7 +275,9 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "predict nothing": (lambda t: t.predict(X[:0]), ag.ShapeError, r"at least one sample .*found f32\[0,6\]"),
     "predict one": (lambda t: t.predict(X[0, 0]), ag.ShapeError, r"at least one sample .*found f32\[\]"),
     "predict shape": (lambda t: t.predict(X[:, :5]), ag.ShapeError, r"Dense\(6 -> 16\).*found f32\[8,5\]"),
-    "lengths": (lambda t: t.predict((X, X[:3])), ag.ShapeError, r"found f32\[26,6\], f32\[3,6\]"),
+    "lengths": (lambda t: t.predict((X, X[:3])), ag.ShapeError, r"one row for each .*f32\[3,6\] with 26 and 3 rows"),
+    "predict width": (lambda t: t.predict(X.astype(np.float64)), ag.DTypeError, r"predict: inputs are f64\[26,6\]"),
+    "width of one": (lambda t: t.predict((X, X.astype(np.float64))), ag.DTypeError, "predict: inputs1 are f64"),
 }
 
 

@@ -193,6 +193,10 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "none": (lambda t: t.generate([1], 0), ag.ShapeError, "at least one new token, found 1 and 0"),
     "part": (lambda t: t.generate([1], 2.5), ag.SettingError, "tokens .*found 2.5"),
     "empty": (lambda t: t.generate([], 2), ag.ShapeError, "a prompt and at least one new token, found 0 and 2"),
+    "batch": (
+        lambda t: t.generate([[1, 2], [3, 4]], 2), ag.ShapeError, r"one prompt, .*found i64\[2,2\]: call it for",
+    ),
+    "ragged": (lambda t: t.generate([[1, 2], [3]], 2), ag.DTypeError, "prompt, .*: rows of different lengths"),
     "float": (lambda t: t.generate([1.0], 2), ag.DTypeError, "prompt: integers .*found f64"),
     "text": (lambda t: t.generate("to be", 2), ag.DTypeError, "prompt, which must be tokens: no element"),
     "unknown": (

@@ -136,5 +136,6 @@ def test_what_does_not_fit(metric: Any, arrays: tuple[Any, ...], error: type[Exc
 
 def test_top_k_has_a_name() -> None:
     assert metrics.top_k(5).__name__ == "top_5"
-    with pytest.raises(ValueError, match="at least 1, found 0"):
-        metrics.top_k(0)
+    for k in (0, 1.5, True):
+        with pytest.raises(ag.SettingError, match=f"top_k: k must be a whole number .*found {k}"):
+            metrics.top_k(k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import antegrad as ag
-from antegrad import data, losses, nn, ops, optim, random, train
+from antegrad import checkpoint, data, losses, nn, ops, optim, random, train, tree
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6)).astype(np.float32)
@@ -134,6 +135,10 @@ DATA: dict[str, Wrong] = {
     "keep": wrong(ag.SettingError, "^fit: keep .*found 0", keep=0),
     "resume": wrong(ag.SettingError, '^fit: resume must be None or "latest", found True', resume=True),
     "lone callback": wrong(ag.SettingError, "^fit: callbacks must be a list", callbacks=train.EarlyStopping("loss")),
+    "no callbacks": wrong(ag.SettingError, "^fit: callbacks must be a list.*found None", callbacks=None),
+    "empty run": wrong(ag.SettingError, "^fit: run must be the path of a directory, or None, found ''", run=""),
+    "run 3": wrong(ag.SettingError, "^fit: run must be the path of a directory, or None, found 3", run=3),
+    "verbose": wrong(ag.SettingError, "^fit: verbose must be True or False, found 'no'", verbose="no"),
     "class": wrong(ag.SettingError, "^fit: callbacks must be a list.*EarlyStopping", callbacks=[train.EarlyStopping]),
     "monitor": wrong(
         ag.NameMissing, "EarlyStopping monitors 'val_loss', and .* will have epoch, step, loss, .*: pass validation",
@@ -166,6 +171,13 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "precision": (lambda: trainer(precision="f16"), "^Trainer: precision must be 'f32' or 'bf16', found 'f16'"),
     "steps": (lambda: trainer(steps_per_dispatch=0), 'steps_per_dispatch must be "auto" or at least 1, found 0'),
     "stream": (lambda: trainer(stream="auto"), "stream must be None, True or False, found 'auto'"),
+    "shuffle": (lambda: trainer(shuffle="no"), "^Trainer: shuffle must be True or False, found 'no'"),
+    "graph_capture": (lambda: trainer(graph_capture=1), "^Trainer: graph_capture must be True or False, found 1"),
+    "deterministic": (lambda: trainer(deterministic=None), "^Trainer: deterministic must be True or False, found None"),
+    "of the other trainer": (
+        lambda: train.AutoregressiveTrainer(mlp(), optim.adam(1e-3), context=2, batch_size=0),
+        "^AutoregressiveTrainer: batch_size .*found 0",
+    ),
     "loss": (lambda: trainer(loss="cross_entropy"), "^Trainer: loss must be a function, found 'cross_entropy'"),
     "optimizer": (lambda: trainer(optimizer=optim.adam), "optimizer must be an optim.Optimizer.*found <function adam"),
     "model": (lambda: trainer(lambda x: x), "model must be an nn.Module that can be called, found <function"),
@@ -216,6 +228,47 @@ def test_another_run_is_refused_and_left_alone(
     assert own.engine is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"epoch": -1}, {"step": None}, {"sums": 3}, {"history": [1]}, {"callbacks": None}, {"best": 0},
+        {"best_steps": ["a"]}, {"best_steps": [3]}, None, "x", [],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_that_does_not_say_where_it_stood_is_refused(damage: Any, tmp_path: Path) -> None:
+    trainer().fit((X, Y), 1, run=tmp_path, verbose=False)
+    path = train.latest(tmp_path)
+    assert path is not None
+    saved = checkpoint.load(path)
+    position = json.loads(saved.metadata["user.trainer"])
+    position = {**position, **damage} if isinstance(damage, dict) else damage
+    for text in (json.dumps(position), json.dumps(position)[:-1]):
+        checkpoint.save(path, saved.tensors, {**saved.metadata, "user.trainer": text})
+        before = contents(tmp_path)
+        with pytest.raises(ag.CheckpointError, match=r"does not say where training stood: .*Error"):
+            trainer().fit((X, Y), 2, run=tmp_path, resume="latest", verbose=False)
+        assert contents(tmp_path) == before
+
+
+def test_two_trainings_in_one_directory_at_once_are_refused(tmp_path: Path) -> None:
+    """Also where the second one would go on with the first; when that has ended, it may."""
+
+    class Second(train.Callback):
+        def on_dispatch(self, trainer: Any, step: int, values: Any) -> None:
+            with pytest.raises(ag.CheckpointError, match=f"another training works in {tmp_path} now: wait"):
+                second.fit((X, Y), 1, run=tmp_path, resume="latest", verbose=False)
+            seen.append(step)
+
+    second, seen = trainer(), []
+    trainer(steps_per_dispatch=1).fit((X, Y), 1, run=tmp_path, callbacks=[Second()], verbose=False)
+    assert len(seen) == 7
+    assert second.engine is None
+    with pytest.raises(ag.CheckpointError, match="written with 1 callbacks, now there are 0"):
+        second.fit((X, Y), 2, run=tmp_path, resume="latest", verbose=False)
+    second.fit((X, Y), 2, run=tmp_path, resume="latest", callbacks=[train.Callback()], verbose=False)
+
+
 def test_a_changed_setting_of_the_optimizer_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It may be meant, as a smaller rate for the rest; the same one, built in another place, is no change."""
     trainer().fit((X, Y), 1, run=tmp_path, verbose=False)
@@ -258,10 +311,33 @@ def test_a_callback_of_the_user_may_add_what_the_next_one_monitors() -> None:
 
 
 def test_before_anything_is_trained() -> None:
-    for asked in (lambda t: t.state, lambda t: t.model):
-        with pytest.raises(ag.SettingError, match="nothing has been trained or restored yet"):
-            asked(trainer())
-    assert trainer().executables == 0
+    made = trainer()
+    with pytest.raises(ag.SettingError, match="nothing has been trained or restored yet"):
+        _ = made.state
+    assert all(a is b for a, b in zip(tree.leaves(made.model), tree.leaves(made.objective.model), strict=True))
+    assert made.executables == 0
+
+
+def test_restore_refuses_what_is_no_state_of_the_trainer() -> None:
+    """Before the first fit and after it, with the name of an array."""
+    own, wider = trainer(), trainer(optimizer=optim.sgd(0.1, momentum=0.9))
+    wider.fit((X, Y), 1, verbose=False)
+    for state, message in (({}, r"opt\.count is missing"), (wider.state, r"opt\.momentum.* is none that it has")):
+        for _ in range(2):
+            with pytest.raises(ag.ShapeError, match=message):
+                own.restore(state)
+            own.fit((X, Y), 1, verbose=False)
+    with pytest.raises(ag.SettingError, match=r"restore: expected what Trainer\.state gives, found None"):
+        own.restore(None)  # type: ignore[arg-type]
+
+
+def test_integers_of_numpy_are_as_good_as_others(tmp_path: Path) -> None:
+    four = np.int64(4)
+    own = trainer(batch_size=np.int64(8), accumulate=four, seed=np.int32(1), steps_per_dispatch=np.int64(1))
+    own.fit((X, Y), np.int64(1), run=tmp_path / "run", keep=four, checkpoint_every=four, verbose=False)
+    other = trainer(batch_size=8, accumulate=4, seed=1, steps_per_dispatch=1)
+    other.fit((X, Y), 1, verbose=False)
+    assert all(np.array_equal(a, b) for a, b in zip(tree.leaves(own.state), tree.leaves(other.state), strict=True))
 
 
 def test_nothing_is_lost_by_a_call_that_is_refused() -> None:

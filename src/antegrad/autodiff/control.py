@@ -6,7 +6,7 @@ opposite direction consumes them. The pullback of `cond` runs the chosen branch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -145,6 +145,34 @@ def _worth_keeping(joint: Program, results: int) -> set[Value]:
     return kept
 
 
+def _backward_inputs(
+    equation: Equation,
+    operands: Sequence[Tensor],
+    backward: Program,
+    residuals: Sequence[Tensor],
+    cotangents: Sequence[Any],
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What goes into the backward step, by name: the constants, the residuals, and the cotangents of the results."""
+    constants, names = equation.params["counts"][0], backward.input_names
+    known = dict(zip(names[:constants], operands[:constants], strict=True))
+    saved = dict(zip(names[constants:], residuals, strict=False))
+    arrived = filled(cotangents, equation.outputs)
+    return known, saved, dict(zip(names[constants + len(saved) :], arrived, strict=True))
+
+
+def _kinds(
+    equation: Equation, wanted: Sequence[int], given: Iterable[str]
+) -> tuple[dict[int, str], dict[int, str], list[int]]:
+    """The `wanted` operands whose cotangents are carried, summed over the steps, and stacked; the first two by name.
+
+    `given` are the names of the cotangents that come, those of the carry first.
+    """
+    constants, both = equation.params["counts"][0], sum(equation.params["counts"])
+    carried = dict(zip([i for i in wanted if constants <= i < both], given, strict=False))
+    sums = {i: f"sum_{equation.params['body'].input_names[i]}" for i in wanted if i < constants}
+    return carried, sums, [i for i in wanted if i >= both]
+
+
 def _backward_scan(
     equation: Equation,
     operands: Sequence[Tensor],
@@ -157,30 +185,23 @@ def _backward_scan(
 
     The cotangents of constants are summed over the steps. Everything goes by name, so that the step prints well.
     """
-    constants, carries = equation.params["counts"]
-    both, names = constants + carries, equation.params["body"].input_names
-    known = dict(zip(backward.input_names[:constants], operands[:constants], strict=True))
-    saved = dict(zip(backward.input_names[constants:], residuals, strict=False))
-    arrived = filled(cotangents, equation.outputs)
-    given = dict(zip(backward.input_names[constants + len(saved) :], arrived, strict=True))
-    carried = [i for i in wanted if constants <= i < both]
-    d_carry = {name: given.pop(name) for name in list(given)[: len(carried)]}
-    sums = {f"sum_{names[i]}": ops.zeros_like(operands[i]) for i in wanted if i < constants}
+    known, saved, given = _backward_inputs(equation, operands, backward, residuals, cotangents)
+    carried, sums, stacked = _kinds(equation, wanted, given)
+    initial = {name: given.pop(name) for name in carried.values()}
+    initial |= {name: ops.zeros_like(operands[i]) for i, name in sums.items()}
 
     def step(carry: Any, slices: Any) -> Any:
         values = {**known, **carry, **slices}
         found = dict(zip(wanted, apply(backward, [values[name] for name in backward.input_names]), strict=True))
-        after = {name: found[i] for name, i in zip(d_carry, carried, strict=True)}
-        after |= {f"sum_{names[i]}": carry[f"sum_{names[i]}"] + found[i] for i in wanted if i < constants}
-        return after, [found[i] for i in wanted if i >= both]
+        after = {name: found[i] for i, name in carried.items()}
+        after |= {name: carry[name] + found[i] for i, name in sums.items()}
+        return after, [found[i] for i in stacked]
 
     step.__name__ = backward.name
     order = {"length": equation.params["length"], "reverse": not equation.params["reverse"]}
     with part("backward"):
-        final, d_xs = flow.scan(step, {**d_carry, **sums}, {**given, **saved}, **order)
-    result = {i: final[name] for name, i in zip(d_carry, carried, strict=True)}
-    result |= {i: final[f"sum_{names[i]}"] for i in wanted if i < constants}
-    return result | dict(zip([i for i in wanted if i >= both], d_xs, strict=True))
+        final, d_xs = flow.scan(step, initial, {**given, **saved}, **order)
+    return {i: final[name] for i, name in {**carried, **sums}.items()} | dict(zip(stacked, d_xs, strict=True))
 
 
 def _wanted_inputs(equation: Equation, active: Sequence[bool]) -> list[int]:

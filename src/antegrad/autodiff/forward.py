@@ -7,16 +7,17 @@ with respect to the cotangents, gives forward mode, and no second table of rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from antegrad import ops
 from antegrad.autodiff.reverse import Transform, select_inputs, vjp_program
 from antegrad.errors import ProgramError
 from antegrad.ir.names import Namer
-from antegrad.ir.program import Program, Source
+from antegrad.ir.program import Program, Source, Value
 from antegrad.ir.types import is_float
 from antegrad.ops.dispatch import lift, tracing
+from antegrad.ops.tensor import Tensor
 from antegrad.passes.dead_code import eliminate_dead_code
 from antegrad.passes.simplify import simplify
 
@@ -26,29 +27,19 @@ def jvp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
 
     The tangent of an output that is not float is zero. Captured inputs come last.
     """
-    wanted = select_inputs(program, wrt)
-    names = [program.input_names[program.inputs.index(value)] for value in wanted]
+    names = [program.input_names[program.inputs.index(value)] for value in select_inputs(program, wrt)]
     pullback = vjp_program(program, names)
-    count, supplied = len(program.outputs), program.argument_count
-    cotangents = pullback.inputs[supplied : pullback.argument_count]
-    transform = Transform(pullback, cotangents)
-    with tracing(transform.builder):
+    supplied, first = program.argument_count, len(pullback.inputs)
+    transform = Transform(pullback, pullback.inputs[supplied : pullback.argument_count])
+    builder = transform.builder
+    with tracing(builder):
         transform.forward()
-        transform.builder.source = Source(part="backward")
-        gradients = pullback.outputs[count:]
-        given = [transform.extra_input(v.type, f"t_{name}") for v, name in zip(wanted, names, strict=True)]
-        seeds = {}
-        for value, tangent in zip(gradients, given, strict=True):
-            seeds[value] = seeds[value] + tangent if value in seeds else tangent
-        found = iter(transform.backward(seeds))
-        types = program.output_types
-        tangents = [next(found) if is_float(type.dtype) else ops.zeros(type.shape, type.dtype) for type in types]
-        primals = [transform.primals[value] for value in pullback.outputs[:count]]
-        results = [lift(transform.builder, result) for result in (*primals, *tangents)]
-    builder, first = transform.builder, len(pullback.inputs)
+        builder.source = Source(part="backward")
+        tangents = _tangents(program, pullback, transform, names)
+        primals = [transform.primals[value] for value in pullback.outputs[: len(program.outputs)]]
+        results = [lift(builder, result) for result in (*primals, *tangents)]
     namer = Namer(program.output_names)
-    captured = len(program.captured)
-    order = [*range(supplied), *range(first, len(builder.inputs)), *range(first - captured, first)]
+    order = [*range(supplied), *range(first, len(builder.inputs)), *range(first - len(program.captured), first)]
     whole = Program(
         name=f"{program.name}_jvp",
         inputs=tuple(builder.inputs),
@@ -58,6 +49,17 @@ def jvp_program(program: Program, wrt: Iterable[str] | None = None) -> Program:
         equations=tuple(builder.equations),
     )
     return _without_cotangents(eliminate_dead_code(simplify(whole)), order, program)
+
+
+def _tangents(program: Program, pullback: Program, transform: Transform, names: Sequence[str]) -> list[Tensor]:
+    """The tangents of the outputs: what `transform` gives for those of the inputs in the place of the gradients."""
+    seeds: dict[Value, Tensor] = {}
+    for value, name in zip(pullback.outputs[len(program.outputs) :], names, strict=True):
+        tangent = transform.extra_input(value.type, f"t_{name}")
+        seeds[value] = seeds[value] + tangent if value in seeds else tangent
+    found = iter(transform.backward(seeds))
+    types = program.output_types
+    return [next(found) if is_float(type.dtype) else ops.zeros(type.shape, type.dtype) for type in types]
 
 
 def _without_cotangents(whole: Program, order: list[int], program: Program) -> Program:

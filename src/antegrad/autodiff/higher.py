@@ -50,7 +50,7 @@ def argument_positions(function: Callable[..., Any], argnums: Argnums, count: in
     return positions
 
 
-def _wrt(traced: Traced, positions: Sequence[int], examples: Sequence[Any]) -> list[str]:
+def _wrt(traced: Traced, positions: Sequence[int]) -> list[str]:
     """The names of the inputs that belong to the arguments at `positions`; all of them must be float."""
     names = []
     for position in positions:
@@ -81,7 +81,7 @@ def value_and_grad(
         traced = trace(target, *args)
         _check_loss(traced.program, has_aux)
         positions = argument_positions(function, argnums, len(args))
-        names = _wrt(traced, positions, args)
+        names = _wrt(traced, positions)
         results = _run(reverse(traced.program, names), traced.operands(args))
         count = len(traced.program.outputs)
         value = tree.unflatten(traced.program.structure, results[:count])
@@ -133,21 +133,9 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     inputs = [i for r in traced.argument_inputs for i in r if is_float(program.inputs[i].type.dtype)]
     transformed = refuse_while(vjp_program(program, [program.input_names[i] for i in inputs]))
     value = tree.unflatten(program.structure, _run(program, operands))
-    count = len(program.outputs)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        given, structure = tree.flatten(cotangent)
-        if len(given) != count:
-            raise misfit(f"vjp of {program.name}: {count} cotangents are needed, found {len(given)}")
-        if structure != program.structure:
-            raise misfit(f"vjp of {program.name}: a cotangent like {program.structure} is needed, found {structure}")
-        triples = zip(given, program.outputs, program.output_names, strict=True)
-        floats = [
-            _matching(f"vjp of {program.name}: the cotangent of {name}", one, value.type)
-            for one, value, name in triples
-            if is_float(value.type.dtype)
-        ]
-        results = _run(transformed, [*operands, *floats])[count:]
+        results = _run(transformed, [*operands, *_float_cotangents(program, cotangent)])[len(program.outputs) :]
         by_input = dict(zip(inputs, results, strict=True))
         return tuple(
             tree.unflatten(tree.structure(primal), [by_input.get(i) for i in own])
@@ -155,6 +143,20 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
         )
 
     return value, pullback
+
+
+def _float_cotangents(program: Program, cotangent: Any) -> list[Any]:
+    """The leaves of `cotangent` for the float outputs of `program`; refused where it is not like its result."""
+    given, structure = tree.flatten(cotangent)
+    if len(given) != len(program.outputs):
+        raise misfit(f"vjp of {program.name}: {len(program.outputs)} cotangents are needed, found {len(given)}")
+    if structure != program.structure:
+        raise misfit(f"vjp of {program.name}: a cotangent like {program.structure} is needed, found {structure}")
+    return [
+        _matching(f"vjp of {program.name}: the cotangent of {name}", one, value.type)
+        for one, value, name in zip(given, program.outputs, program.output_names, strict=True)
+        if is_float(value.type.dtype)
+    ]
 
 
 def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

@@ -8,9 +8,12 @@ from typing import Any
 
 from antegrad import ops
 from antegrad.ir.names import Namer, identifier
-from antegrad.ir.program import Program, Value
+from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import is_float
 from antegrad.passes.dead_code import eliminate_dead_code
+
+Named = tuple[Value, str]
+"""A value with its name as an input or an output."""
 
 
 def partition(
@@ -22,31 +25,33 @@ def partition(
     `keep` accepts. The backward half takes the first `given` inputs, the residuals and the cotangents, and gives the
     gradients. What it needs and is not kept, it computes again; other inputs than the first count as residuals.
     """
-    own, cotangents = joint.inputs[:inputs], joint.inputs[inputs:]
-    backward = dependents(joint, cotangents)
-    late, residuals = _late(joint, set(own[:given]), backward, results, keep)
+    backward = dependents(joint, joint.inputs[inputs:])
+    late, residuals = _late(joint, set(joint.inputs[:given]), backward, results, keep)
     namer = Namer((*joint.input_names, *joint.output_names, *(f"sum_{name}" for name in joint.input_names)))
-    names = tuple(namer.name(identifier(value.name or "residual")) for value in residuals)
-    base = joint.name.removesuffix("_vjp")
-    forward_half = replace(
-        joint,
-        name=f"{base}_forward",
-        inputs=own,
-        input_names=joint.input_names[:inputs],
-        outputs=(*joint.outputs[:results], *residuals),
-        output_names=(*joint.output_names[:results], *names),
-        equations=tuple(eq for eq in joint.equations if not backward.intersection(eq.outputs)),
+    kept = [(value, namer.name(identifier(value.name or "residual"))) for value in residuals]
+    taken = list(zip(joint.inputs, joint.input_names, strict=True))
+    made = list(zip(joint.outputs, joint.output_names, strict=True))
+    first = [equation for equation in joint.equations if not backward.intersection(equation.outputs)]
+    second = [equation for equation in joint.equations if late.issuperset(equation.outputs)]
+    return (
+        _half(joint, "forward", taken[:inputs], [*made[:results], *kept], first),
+        _half(joint, "backward", [*taken[:given], *kept, *taken[inputs:]], made[results:], second),
     )
-    backward_half = replace(
+
+
+def _half(
+    joint: Program, name: str, inputs: Sequence[Named], outputs: Sequence[Named], equations: Sequence[Equation]
+) -> Program:
+    half = replace(
         joint,
-        name=f"{base}_backward",
-        inputs=(*own[:given], *residuals, *cotangents),
-        input_names=(*joint.input_names[:given], *names, *joint.input_names[inputs:]),
-        outputs=joint.outputs[results:],
-        output_names=joint.output_names[results:],
-        equations=tuple(eq for eq in joint.equations if late.issuperset(eq.outputs)),
+        name=f"{joint.name.removesuffix('_vjp')}_{name}",
+        inputs=tuple(value for value, _ in inputs),
+        input_names=tuple(name for _, name in inputs),
+        outputs=tuple(value for value, _ in outputs),
+        output_names=tuple(name for _, name in outputs),
+        equations=tuple(equations),
     )
-    return eliminate_dead_code(forward_half), eliminate_dead_code(backward_half)
+    return eliminate_dead_code(half)
 
 
 def _late(

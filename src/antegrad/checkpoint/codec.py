@@ -11,12 +11,12 @@ from __future__ import annotations
 import io
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from antegrad.checkpoint.header import MAX_HEADER, Entry, build_header, check_names, parse_header, refuse
+from antegrad.checkpoint.header import DAMAGED, MAX_HEADER, Entry, build_header, check_names, parse_header, refuse
 from antegrad.errors import CheckpointError
 from antegrad.ir.types import DTYPES, SHORT_NAMES, TensorType
 
@@ -105,30 +105,44 @@ def _read_header(stream: io.BufferedIOBase, size: int, source: str) -> bytes:
 
 def _read(stream: io.BufferedIOBase, count: int, source: str) -> bytes:
     data = bytearray(count)
-    _read_into(stream, memoryview(data), "the header", source)
+    read_into(stream, memoryview(data), "the header", source)
     return bytes(data)
 
 
 def _read_tensor(stream: io.BufferedIOBase, entry: Entry, source: str) -> np.ndarray:
-    where = f"tensor {entry.name!r}"
+    def fill(flat: np.ndarray) -> None:
+        read_into(stream, flat.view(np.uint8).data, f"tensor {entry.name!r}", source)
+
+    return read_array(entry.name, entry.type, fill, source)
+
+
+def read_array(
+    name: str, kind: TensorType, fill: Callable[[np.ndarray], None], source: str, advice: str = DAMAGED
+) -> np.ndarray:
+    """The tensor `name` of a file, an array of type `kind` whose bytes, in the order of the format, `fill` writes.
+
+    `fill` is given the array without its shape. Raises `CheckpointError` for a shape that NumPy cannot have, and for
+    bytes that are no bools.
+    """
+    where = f"tensor {name!r} of type {kind}"
     try:
-        array = np.empty(entry.type.shape, entry.type.dtype)
+        array = np.empty(kind.shape, kind.dtype)
     except ValueError as error:  # no bytes, and yet a dimension beyond NumPy's limits: [0, 2^62]
-        refuse(source, f"{where} of type {entry.type} cannot be made ({error})")
+        refuse(source, f"{where} cannot be made ({error})", advice)
     flat = array.reshape(-1)
-    _read_into(stream, flat.view(np.uint8).data, where, source)
+    fill(flat)
     if HOST_IS_BIG_ENDIAN:
-        flat.view(f"u{flat.dtype.itemsize}")[...] = _swapped(flat)
-    if entry.type.dtype == BOOL and (bad := int(np.count_nonzero(flat.view(np.uint8) > 1))):
-        refuse(source, f"{where} of type {entry.type} has {bad} bytes that are neither 0 nor 1")
+        flat.view(f"u{kind.dtype.itemsize}")[...] = _swapped(flat)
+    if kind.dtype == BOOL and (bad := int(np.count_nonzero(flat.view(np.uint8) > 1))):
+        refuse(source, f"{where} has {bad} bytes that are neither 0 nor 1", advice)
     return array
 
 
-def _read_into(stream: io.BufferedIOBase, view: memoryview, where: str, source: str) -> None:
+def read_into(stream: io.BufferedIOBase, view: memoryview, where: str, source: str, advice: str = DAMAGED) -> None:
     """Fill `view`; a file that became shorter after its size was taken is refused."""
     done = 0
     while done < len(view):
         count = stream.readinto(view[done:])
         if not count:
-            refuse(source, f"{where} has {len(view)} bytes, and the file ended after {done} of them")
+            refuse(source, f"{where} has {len(view)} bytes, and the file ended after {done} of them", advice)
         done += count

@@ -104,17 +104,20 @@ def set_files(index: Path) -> set[str]:
         return set()
 
 
-def remove_old(directory: Path, last: str, keep: int, replaced: Iterable[str] = ()) -> None:
+def remove_old(
+    directory: Path, last: str, keep: int, replaced: Iterable[str] = (), held: frozenset[int] = frozenset()
+) -> None:
     """Remove what is no longer wanted after the save of the checkpoint `last`, to which ``latest`` points.
 
-    The `keep` newest checkpoints stay, and `last` and the best one besides. What goes is the rest, a checkpoint of the
-    other kind that has the step of `last`, the files `replaced` of the set that was there before, and files of earlier
-    steps that no index names. What cannot be removed is logged.
+    The `keep` newest checkpoints stay, and `last`, the best one and those of the steps `held` besides. What goes is the
+    rest, a checkpoint of the other kind that has the step of `last`, the files `replaced` of the set that was there
+    before, and files of earlier steps that no index names. What cannot be removed is logged.
     """
     step, kept = checkpoint_step(last), {last, pointed(directory, BEST)}
     found = checkpoints(directory)
     again = [path for path in found if checkpoint_step(path.name) == step and path.name != last]
-    for path in [path for path in found if path not in again][:-keep] + again:
+    old = [path for path in found if path not in again][:-keep]
+    for path in [path for path in old if checkpoint_step(path.name) not in held] + again:
         if path.name not in kept and _remove(path) and is_index(path):
             remove_files(directory, (name for name, of in _shards(directory) if of == checkpoint_step(path.name)))
     remove_files(directory, replaced)
@@ -135,7 +138,8 @@ def export(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Pa
     Arguments:
       source: a safetensors file, an index (``*.index.json``), or the directory of a run, of which `latest` is taken.
       target: the file to write, atomically; one that is there is replaced.
-    Raises `CheckpointError` when the source cannot be trusted, and when the target is one of its files.
+    Raises `CheckpointError` when the source cannot be trusted, and when the target is one of its files, or another
+    file of its run.
     """
     path = Path(source)
     if path.is_dir():
@@ -154,9 +158,19 @@ def _check_target(target: Path, path: Path, reader: Reader) -> None:
     advice = "Choose another name."
     if is_index(target):
         raise CheckpointError(f"cannot export to {target}: that is the name of an index. {advice}")
+    real = Path(os.path.realpath(target))
     for file in (path, *(source.path for source in reader.sources)):
-        if os.path.realpath(file) == os.path.realpath(target) or (target.exists() and file.samefile(target)):
+        if os.path.realpath(file) == str(real) or (os.path.exists(target) and file.samefile(target)):
             raise CheckpointError(f"cannot export {path} to {target}: the source would be overwritten. {advice}")
+    if real.parent == Path(os.path.realpath(path)).parent and _is_of_run(real):
+        raise CheckpointError(f"cannot export {path} to {target}: that is a file of the run. {advice}")
+
+
+def _is_of_run(path: Path) -> bool:
+    """Whether a file in the directory of a run belongs to it, by its name or, if it is there, its kind."""
+    name = path.name
+    taken = CHECKPOINT.fullmatch(name) or SHARD.fullmatch(name) or name in (LATEST, BEST)
+    return bool(taken) or (path.exists() and path.suffix != ".safetensors")
 
 
 def _contents(reader: Reader) -> Iterator[bytes | memoryview]:

@@ -122,7 +122,7 @@ def parse_object(text: bytes, where: str, source: str) -> dict[str, Any]:
 def _unique_keys(value: Any, where: str, source: str) -> dict[str, Any]:
     """The object `value` as a dict; refused when it is no object, or has a key twice or one that is not text."""
     if not isinstance(value, _Object):
-        refuse(source, f"{where} is {_short(value)}, expected a JSON object")
+        refuse(source, f"{where} is {short(value)}, expected a JSON object")
     for key, count in Counter(key for key, _ in value).items():
         if count > 1:
             refuse(source, f"{where} has the key {key!r} {count} times, expected once")
@@ -135,7 +135,7 @@ def _metadata(value: Any, source: str) -> dict[str, str]:
     metadata = _unique_keys(value, METADATA, source)
     for key, text in metadata.items():
         if not _is_text(text):
-            refuse(source, f"{METADATA} has {_short(text)} under {key!r}, expected text")
+            refuse(source, f"{METADATA} has {short(text)} under {key!r}, expected text")
     return metadata
 
 
@@ -144,22 +144,31 @@ def _entry(name: str, value: Any, source: str) -> Entry:
     fields = _unique_keys(value, where, source)
     if sorted(fields) != sorted(FIELDS):
         refuse(source, f"{where} has the fields {', '.join(fields) or 'none'}, expected {', '.join(FIELDS)}")
-    dtype = FILE_DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
-    if dtype is None:
-        advice = f"Convert it to one of {', '.join(FILE_DTYPES)}."
-        refuse(source, f"{where} has the element type {_short(fields['dtype'])}, which antegrad does not have", advice)
-    shape = _sizes(fields["shape"])
-    if shape is None or len(shape) > MAX_RANK:
-        expected = f"at most {MAX_RANK} whole numbers from 0 to 2^63-1"
-        refuse(source, f"{where} has the shape {_short(fields['shape'])}, expected {expected}")
+    kind = parse_type(fields, where, source)
     offsets = _sizes(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        refuse(source, f"{where} has the offsets {_short(fields['data_offsets'])}, expected [begin, end], begin <= end")
-    entry = Entry(name, TensorType(shape, dtype), *offsets)
+        refuse(source, f"{where} has the offsets {short(fields['data_offsets'])}, expected [begin, end], begin <= end")
+    entry = Entry(name, kind, *offsets)
     if entry.end - entry.begin != entry.type.nbytes:
         spanned = f"its offsets [{entry.begin}, {entry.end}] span {entry.end - entry.begin}"
         refuse(source, f"{where} of type {entry.type} takes {entry.type.nbytes} bytes, and {spanned}")
     return entry
+
+
+def parse_type(fields: Mapping[str, Any], where: str, source: str, advice: str = "") -> TensorType:
+    """The type that ``dtype`` and ``shape`` of `fields` say; a `CheckpointError` where they say none.
+
+    `advice` is what to do about it; by default what holds for a file of any program.
+    """
+    dtype = FILE_DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    if dtype is None:
+        found = f"{where} has the element type {short(fields['dtype'])}, expected one of {', '.join(FILE_DTYPES)}"
+        refuse(source, found, advice or "Convert it to one that antegrad has.")
+    shape = _sizes(fields["shape"])
+    if shape is None or len(shape) > MAX_RANK:
+        expected = f"at most {MAX_RANK} whole numbers from 0 to 2^63-1"
+        refuse(source, f"{where} has the shape {short(fields['shape'])}, expected {expected}", advice or DAMAGED)
+    return TensorType(shape, dtype)
 
 
 def _check_tiling(entries: list[Entry], data_size: int, source: str) -> None:
@@ -199,6 +208,7 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """`value` as Python writes it, in at most 80 characters."""
     text = repr(dict(value) if isinstance(value, _Object) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from antegrad.checkpoint.header import FILE_DTYPES, MAX_HEADER, MAX_RANK, refuse
-from antegrad.checkpoint.shards import SHARD, digest, stamp, uncovered
+from antegrad.checkpoint.header import MAX_HEADER, parse_type, refuse, short
+from antegrad.checkpoint.shards import SHARD, digest, shard_name, stamp, uncovered
 from antegrad.errors import CheckpointError
 from antegrad.ir.types import SHORT_NAMES, TensorType
 
@@ -102,10 +102,10 @@ class _Parser:
         value = self._object(self._json(text), "the index")
         if (version := value.get(VERSION_KEY, VERSION)) != VERSION:
             advice = "Update antegrad to the one that wrote the file, or a later one."
-            refuse(self.source, f"the index has version {_short(version)}, expected {VERSION}", advice)
+            refuse(self.source, f"the index has version {short(version)}, expected {VERSION}", advice)
         value = self._fields(value, KEYS, "the index")
         if not isinstance(value["token"], str) or not TOKEN.fullmatch(value["token"]):
-            self._refuse(f"its token is {_short(value['token'])}, expected 32 hexadecimal digits")
+            self._refuse(f"its token is {short(value['token'])}, expected 32 hexadecimal digits")
         step, ranks = self._whole(value, "step", 0, "the index"), self._whole(value, "ranks", 1, "the index")
         return Index(
             step, value["token"], ranks,
@@ -123,28 +123,28 @@ class _Parser:
         except RecursionError:
             self._refuse(f"the index of {len(text)} bytes nests too deeply to be parsed")
         except ValueError as error:
-            self._refuse(f"the index of {len(text)} bytes is not JSON ({_short(str(error))})")
+            self._refuse(f"the index of {len(text)} bytes is not JSON ({short(str(error))})")
 
     def _object(self, value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            self._refuse(f"{where} is {_short(value)}, expected a JSON object")
+            self._refuse(f"{where} is {short(value)}, expected a JSON object")
         return value
 
     def _fields(self, value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
         fields = self._object(value, where)
         if set(fields) != set(keys):
-            self._refuse(f"{where} has the keys {_short(list(fields))}, expected {', '.join(keys)}")
+            self._refuse(f"{where} has the keys {short(list(fields))}, expected {', '.join(keys)}")
         return fields
 
     def _whole(self, fields: dict[str, Any], key: str, minimum: int, where: str) -> int:
         value = fields[key]
         if type(value) is not int or not minimum <= value < 2**63:
-            self._refuse(f"{where} has {_short(value)} as {key!r}, expected a whole number from {minimum} to 2^63-1")
+            self._refuse(f"{where} has {short(value)} as {key!r}, expected a whole number from {minimum} to 2^63-1")
         return value
 
     def _files(self, value: Any, step: int, ranks: int, processes: Any) -> tuple[File, ...]:
         if not isinstance(value, list) or not value or len(value) != processes:
-            self._refuse(f"it is of {_short(processes)} processes, and its files are {_short(value)}")
+            self._refuse(f"it is of {short(processes)} processes, and its files are {short(value)}")
         files = tuple(self._file(number, entry, step, len(value)) for number, entry in enumerate(value, 1))
         if problem := uncovered([(file.first, file.count) for file in files], ranks):
             self._refuse(f"its files do not hold each rank once: {problem}")
@@ -155,8 +155,8 @@ class _Parser:
         fields = self._fields(value, ("name", "bytes", "first", "count"), where)
         match = SHARD.fullmatch(fields["name"]) if isinstance(fields["name"], str) else None
         if match is None or tuple(map(_number, match.groups())) != (step, number, processes):
-            expected = f"step-{step:08d}.shard-{number:05d}-of-{processes:05d}.safetensors"
-            self._refuse(f"{where} has the name {_short(fields['name'])}, expected {expected} without a directory")
+            expected = shard_name(step, number, processes)
+            self._refuse(f"{where} has the name {short(fields['name'])}, expected {expected} without a directory")
         size, first, count = (
             self._whole(fields, key, low, where) for key, low in (("bytes", 8), ("first", 0), ("count", 1))
         )
@@ -164,21 +164,12 @@ class _Parser:
 
     def _tensor(self, name: str, value: Any) -> TensorType:
         where = f"tensor {name!r}"
-        fields = self._fields(value, ("dtype", "shape"), where)
-        dtype = FILE_DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
-        if dtype is None:
-            self._refuse(f"{where} has the element type {_short(fields['dtype'])}, expected {', '.join(FILE_DTYPES)}")
-        shape = fields["shape"]
-        sizes = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**63 for size in shape)
-        if not sizes or len(shape) > MAX_RANK:
-            expected = f"at most {MAX_RANK} whole numbers from 0 to 2^63-1"
-            self._refuse(f"{where} has the shape {_short(shape)}, expected {expected}")
-        return TensorType(tuple(shape), dtype)
+        return parse_type(self._fields(value, ("dtype", "shape"), where), where, self.source, ADVICE)
 
     def _metadata(self, value: Any) -> dict[str, str]:
         for key, text in self._object(value, "'metadata'").items():
             if not isinstance(text, str):
-                self._refuse(f"'metadata' has {_short(text)} under {key!r}, expected text")
+                self._refuse(f"'metadata' has {short(text)} under {key!r}, expected text")
         return value
 
 
@@ -186,7 +177,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys differ, and whose texts UTF-8 can hold."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"a key comes twice among {_short([key for key, _ in pairs])}")
+        raise ValueError(f"a key comes twice among {short([key for key, _ in pairs])}")
     for key, value in pairs:
         for text in (key, value):
             if isinstance(text, str):
@@ -196,8 +187,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _number(digits: str) -> int:
     return int(digits) if len(digits) < 20 else -1
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

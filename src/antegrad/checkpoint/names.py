@@ -1,8 +1,9 @@
 """Weights of PyTorch and Hugging Face models in a model of antegrad, by a map from their names to ours.
 
-What differs beside the names is the layout of kernels, which is converted: a `Dense` holds [in, out] where
-``torch.nn.Linear`` holds [out, in], and a convolution (..., in, out) where torch holds (out, in, ...). Embeddings,
-gains and biases are the same.
+What differs beside the names is the layout of kernels, which is converted: the first two axes of torch are the last two
+here, in reverse order. A `Dense` holds [in, out] where ``torch.nn.Linear`` holds [out, in], a convolution
+[..., in/groups, out] where torch holds [out, in/groups, ...], and a transposed one [..., out/groups, in] where torch
+holds [in, out/groups, ...]. Embeddings, gains and biases are the same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Rules = Sequence[tuple[str, str | None]]
 Names = Callable[[str], str | None] | Rules
 
 KERNELS = (Dense, Conv1D, Conv2D, ConvTranspose1D, ConvTranspose2D)
-"""Layers whose ``w`` is [..., in, out], and in torch [out, in, ...]."""
+"""Layers whose ``w`` ends with the two axes that it begins with in torch, in reverse order."""
 BRACES = re.compile(r"\{([^{}]*)\}")
 ADVICE = (
     "Names of the file become names of the model by the map; a map to None leaves an entry out. "
@@ -68,8 +69,9 @@ def load_torch_names(
         one by one: ``blocks.0.w``.
       names: from a name in the file to one of the model, or None to leave an entry out. Either a function, or rules
         (pattern, replacement) for `re.sub`, all of which are applied in turn; a rule with None leaves out what its
-        pattern finds. Braces cut one array along its outputs: ``attention.{query,key,value}.w`` takes a fused map.
-      unchanged: patterns of names in the file whose kernels are [in, out] already (``Conv1D`` of GPT-2).
+        pattern finds. Braces cut one array along the last axis that it has in the model:
+        ``attention.{query,key,value}.w`` takes a fused map.
+      unchanged: patterns of names in the file whose kernels have our layout already (``Conv1D`` of GPT-2).
       widen: turn f16 and bf16 into f32 or f64 where the model has these, which is exact. Nothing else is converted.
       strict: refuse what is missing and what is too many. Without it the model keeps what the file does not have.
     Raises one `CheckpointError` that lists all missing, unexpected and misfitting entries, with the types saved (in the

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from antegrad.checkpoint.alias import unfold
-from antegrad.checkpoint.codec import BOOL, HOST_IS_BIG_ENDIAN, decode_header
+from antegrad.checkpoint.codec import decode_header, read_array, read_into
 from antegrad.checkpoint.header import Entry, refuse
 from antegrad.checkpoint.index import ADVICE, File, Index, read_index
 from antegrad.checkpoint.shards import SHARD_KEY, Sharded, chunk
@@ -47,24 +47,18 @@ class Reader:
 
     def read(self, name: str) -> np.ndarray:
         """The full array, C-contiguous, writable and with memory of its own. Raises `CheckpointError`."""
-        kind, where = self.types[name], f"tensor {name!r} of type {self.types[name]}"
-        try:
-            array = np.empty(kind.shape, kind.dtype)
-        except ValueError as error:  # no bytes, and yet a dimension beyond NumPy's limits: [0, 2^62]
-            refuse(str(self.path), f"{where} cannot be made ({error})", ADVICE)
-        flat = array.reshape(-1)
-        if self.index is not None and name in self.index.tensors:
+        kind = self.types[name]
+
+        def fill(flat: np.ndarray) -> None:
+            if self.index is None or name not in self.index.tensors:
+                _fill(self.sources[0], name, flat)
+                return
             each = chunk(kind, self.index.ranks)
             for source, file in zip(self.sources, self.index.files, strict=True):
                 # The slice ends with the array: padding is not read.
                 _fill(source, name, flat[file.first * each : (file.first + file.count) * each])
-        else:
-            _fill(self.sources[0], name, flat)
-        if HOST_IS_BIG_ENDIAN:
-            flat.view(f"u{kind.dtype.itemsize}").byteswap(inplace=True)
-        if kind.dtype == BOOL and (bad := int(np.count_nonzero(flat.view(np.uint8) > 1))):
-            refuse(str(self.path), f"{where} has {bad} bytes that are neither 0 nor 1", ADVICE)
-        return array
+
+        return read_array(name, kind, fill, str(self.path), ADVICE)
 
 
 def opened_file(stream: io.BufferedReader, path: Path) -> Reader:
@@ -146,11 +140,6 @@ def _check_pieces(source: _Source, file: File, index: Index, path: Path) -> None
 
 def _fill(source: _Source, name: str, flat: np.ndarray) -> None:
     """Read the first bytes of the tensor into `flat`."""
-    view, done = flat.view(np.uint8).data, 0
     with _readable(source.path, ADVICE):
         source.stream.seek(source.start + source.entries[name].begin)
-        while done < len(view):
-            count = source.stream.readinto(view[done:])
-            if not count:
-                refuse(str(source.path), f"tensor {name!r}: the file ended after {done} of {len(view)} bytes", ADVICE)
-            done += count
+        read_into(source.stream, flat.view(np.uint8).data, f"tensor {name!r}", str(source.path), ADVICE)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antegrad.checkpoint.alias import fold, read_aliases, write_aliases
+from antegrad.checkpoint.alias import fold, write_aliases
 from antegrad.checkpoint.fit import check_fit
 from antegrad.checkpoint.store import Checkpoint
 from antegrad.errors import CheckpointError
@@ -93,11 +93,7 @@ def training_info(checkpoint: Checkpoint) -> TrainingInfo:
 
 
 def restore_parameters(
-    checkpoint: Checkpoint,
-    expected: Mapping[str, TensorType],
-    *,
-    strict: bool = True,
-    tied: Mapping[str, str] | None = None,
+    checkpoint: Checkpoint, expected: Mapping[str, TensorType], *, strict: bool = True
 ) -> dict[str, np.ndarray]:
     """The parameters named by `expected`, in that order; names that the file ties give one array object.
 
@@ -108,13 +104,11 @@ def restore_parameters(
     Arguments:
       expected: every parameter of the model with its type.
       strict: refuse missing and extra entries. Without it only what both sides have is returned.
-      tied: where given, the ties of the model (further name to first name); the file must have the same ones.
     Raises one `CheckpointError` that lists all missing, extra and mis-shaped entries.
     """
     _version(checkpoint)
     found = {name: array for name, array in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
-    restored = _take(checkpoint, found, expected, PARAMETER, strict=strict)
-    return restored if tied is None else _tie(checkpoint, restored, tied)
+    return _take(checkpoint, found, expected, PARAMETER, strict=strict)
 
 
 def restore_optimizer(
@@ -160,28 +154,6 @@ def _take(
     distinct = {id(found[name]): found[name] for name in names}
     copies = {key: array.copy() for key, array in distinct.items()}
     return {name.removeprefix(prefix): copies[id(found[name])] for name in names}
-
-
-def _tie(checkpoint: Checkpoint, restored: dict[str, np.ndarray], tied: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """`restored` with the ties of the model; refused when the file ties other names, or has two different arrays."""
-    for alias, stored in read_aliases(checkpoint.metadata, str(checkpoint.path)).items():
-        name, target = alias.removeprefix(PARAMETER), stored.removeprefix(PARAMETER)
-        if {name, target} <= restored.keys() and tied.get(name, name) != tied.get(target, target):
-            raise CheckpointError(
-                f"{checkpoint.path} ties {name!r} to {target!r}, and the model does not: "
-                "tie them in the model, or pass tied=None and copy one of them to untie on purpose."
-            )
-    for name, target in tied.items():
-        if not {name, target} <= restored.keys():
-            continue
-        a, b = restored[name], restored[target]
-        if a is not b and (_type(a), a.tobytes()) != (_type(b), b.tobytes()):
-            raise CheckpointError(
-                f"{checkpoint.path} holds {name!r} {_type(a)} and {target!r} {_type(b)} as two arrays that differ, "
-                "and the model ties them: build the model without the tie, or decide which one to keep."
-            )
-        restored[name] = b
-    return restored
 
 
 def _type(array: np.ndarray) -> TensorType:

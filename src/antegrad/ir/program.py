@@ -157,12 +157,6 @@ class Program:
             return self.input_names.index(name)
         raise NameMissing(f"program {self.name} has no input {name!r}; it has {', '.join(self.input_names)}")
 
-    def output_index(self, name: str) -> int:
-        """Position of the output called `name`; a `NameMissing` that lists the names when there is none."""
-        if name in self.output_names:
-            return self.output_names.index(name)
-        raise NameMissing(f"program {self.name} has no output {name!r}; it has {', '.join(self.output_names)}")
-
     def named(self, name: str) -> Program:
         """The same program under another name."""
         return replace(self, name=name)

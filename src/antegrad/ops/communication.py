@@ -16,7 +16,7 @@ from typing import Any
 
 from antegrad import ops
 from antegrad.errors import DTypeError, SettingError
-from antegrad.ir.types import is_float
+from antegrad.ir.types import accumulation_dtype, is_float
 from antegrad.ops.arrays import normalize_axis
 from antegrad.ops.collective import (
     REDUCTIONS,
@@ -37,8 +37,8 @@ def all_reduce(x: Any, ranks: Ranks, op: str = "sum") -> Any:
     """`x` of all ranks combined: "sum", "mean", "max" or "min".
 
     Shapes: x (...) gives (...), on every rank the same.
-    Edges: 16-bit floats travel and are added in f32; max and min are NaN where an element is. Raises `SettingError` for
-    another op or ranks that are none, and `DTypeError` for bool and for a mean of integers.
+    Edges: 16-bit floats travel, are added and divided in f32; max and min are NaN where an element is. Raises
+        `SettingError` for another op or ranks that are none, and `DTypeError` for bool and for a mean of integers.
     Derivative: the sum of dy over the ranks (for the mean their mean); for max and min the ranks that have the element
     get it, in equal shares.
     """
@@ -49,8 +49,10 @@ def all_reduce(x: Any, ranks: Ranks, op: str = "sum") -> Any:
         raise DTypeError(f"all_reduce: a mean needs floats, found {x.dtype}: use .astype(...)")
     if size_of(groups) == 1:
         return x
-    total = all_reduce_p(x, "sum" if op == "mean" else op, groups)
-    return total / size_of(groups) if op == "mean" else total
+    if op != "mean":
+        return all_reduce_p(x, op, groups)
+    total = all_reduce_p(ops.convert(x, accumulation_dtype(x.dtype)), "sum", groups)
+    return ops.convert(total / size_of(groups), x.dtype)
 
 
 def reduce_scatter(x: Any, ranks: Ranks, axis: int = 0) -> Any:

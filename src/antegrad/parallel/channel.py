@@ -20,6 +20,8 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from antegrad.errors import SettingError
+
 LARGEST, LARGEST_HELLO = 1 << 28, 1 << 12
 """Bytes of a message, and of one from a stranger."""
 HELLO_TIMEOUT = 10.0
@@ -31,10 +33,10 @@ def heartbeat(timeout: float) -> float:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """The bytes of one message. Raises TypeError for what JSON does not have, ValueError for one too large."""
+    """The bytes of one message. Raises TypeError for what JSON does not have, `SettingError` for one too large."""
     data = json.dumps(message).encode()
     if len(data) > LARGEST:
-        raise ValueError(f"a message of {len(data)} bytes between processes; at most {LARGEST} are allowed")
+        raise SettingError(f"a message of {len(data)} bytes between processes; at most {LARGEST} are allowed")
     return len(data).to_bytes(4, "big") + data
 
 
@@ -46,7 +48,7 @@ async def receive(
         async with asyncio.timeout(timeout):
             size = int.from_bytes(await reader.readexactly(4), "big")
             message = json.loads(await reader.readexactly(size)) if size <= largest else None
-    except (asyncio.IncompleteReadError, OSError, ValueError):  # TimeoutError is an OSError
+    except (asyncio.IncompleteReadError, OSError, ValueError, RecursionError):  # TimeoutError is an OSError
         return None
     return message if isinstance(message, dict) and "kind" in message else None
 
@@ -205,7 +207,8 @@ class Server:
         await hang_up(writer)
 
     def _refusal(self, hello: dict[str, Any] | None) -> str:
-        if hello is None or not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
+        token = None if hello is None else str(hello.get("token")).encode(errors="surrogatepass")
+        if hello is None or token is None or not hmac.compare_digest(token, self.token.encode()):
             return "the token is not that of this run"
         if hello.get("count") != self.count or hello.get("rank") not in range(self.count):
             return f"rank {hello.get('rank')} of {hello.get('count')} in a run of {self.count} processes"

@@ -29,6 +29,7 @@ class Exchange:
     - `averaged`: outputs of which the mean is wanted, such as running statistics.
     - `largest`: integer outputs of which the largest is wanted, such as counters that the layers keep.
     - `gradients`: outputs that are summed in buckets; with `scatter` each rank keeps its shards of the sums.
+    - `unread`: such that nothing will read. Each is a bucket of its own, which goes with it when it is eliminated.
     - `gathered`: inputs that are shards, and are gathered where they are used.
     """
 
@@ -38,6 +39,7 @@ class Exchange:
     averaged: tuple[int, ...] = ()
     largest: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
     scatter: bool = False
     gathered: tuple[int, ...] = ()
 
@@ -154,7 +156,8 @@ class _Pass:
         add([*plan.summed, *plan.averaged], self._sum, plan.bucket_bytes)
         for position in plan.largest:
             actions.setdefault(place[position], []).append(partial(self._largest, position))
-        add([*plan.gradients], self._scatter if plan.scatter else self._sum, plan.bucket_bytes)
+        for group in ([*plan.gradients], *([position] for position in plan.unread)):
+            add(group, self._scatter if plan.scatter else self._sum, plan.bucket_bytes)
         return actions
 
     def _sum(self, positions: list[int]) -> None:

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from antegrad.errors import SettingError
+from antegrad.errors import DeviceError, SettingError
+from antegrad.optim import settings
 from antegrad.parallel.channel import heartbeat
-from antegrad.parallel.processes import ADDRESS, COUNT, INDEX, THREADS, TIMEOUT, pool_size
+from antegrad.parallel.processes import ADDRESS, COUNT, INDEX, SECONDS, THREADS, TIMEOUT, pool_size
 from antegrad.parallel.watch import EXIT_CODE
 
 __all__ = ["launch"]
@@ -55,28 +56,42 @@ def launch(
     second time as SIGKILL, and nothing is started again. A process that a signal ended counts as 128 + its number.
 
     `timeout` is how long a silent peer is waited for, in seconds; `port` is that of process 0, 0 for a free one.
-    Raises `SettingError` for numbers out of range.
+    Raises `SettingError` for numbers out of range, `DeviceError` when not all processes can be started.
     """
-    for name, value, least in (
-        ("processes", processes, 1),
-        ("devices_per_process", devices_per_process, 1),
-        ("restarts", restarts, 0),
-    ):
-        if value < least:
-            raise SettingError(f"{name}={value}: expected at least {least}")
-    if timeout <= 0 or not 0 <= port < 1 << 16:
-        raise SettingError(f"timeout={timeout}, port={port}: expected a positive time, and 0 or a port")
+    if isinstance(command, str) or not command:
+        settings.refuse("launch", "command", "a list: a script, or -m and a module, and their arguments", command)
+    processes = _pipes(settings.whole("launch", "processes", processes, 1))
+    devices_per_process = settings.whole("launch", "devices_per_process", devices_per_process, 1)
+    timeout = settings.number("launch", "timeout", timeout, SECONDS)
+    restarts = settings.whole("launch", "restarts", restarts, 0)
+    if settings.whole("launch", "port", port, 0) >= 1 << 16:
+        settings.refuse("launch", "port", "0 or the number of a port, which is below 65536", port)
+    grace = settings.number("launch", "grace", grace, "[0, 1e8]")
     code = 0
     for attempt in range(restarts + 1):
         environments = _environments(processes, devices_per_process, timeout, port or _free_port())
         attempted = _Attempt(
-            [[sys.executable, "-u", *command]] * processes, environments, grace, SETTLE + heartbeat(timeout)
+            [[sys.executable, "-u", *command]] * processes, environments, grace, timeout
         )
         code = attempted.run()
         if code == 0 or attempted.interrupted or attempt == restarts:
             break
         _say(f"starting all again, {attempt + 1} of {restarts} times")
     return code
+
+
+def _pipes(processes: int) -> int:
+    """`processes`, if the launcher may have a pipe from each."""
+    with contextlib.suppress(ImportError):  # only Unix has it
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and processes > limit:
+            raise SettingError(
+                f"launch: processes must be at most {limit}, found {processes}: the launcher has a pipe from each, and "
+                "may have so many files open (ulimit -n)"
+            )
+    return processes
 
 
 def _environments(processes: int, devices: int, timeout: float, port: int) -> list[dict[str, str]]:
@@ -125,15 +140,16 @@ class _Rank:
     def kill(self) -> None:
         """End it and its own children, if it still runs."""
         if self.code is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS where all have ended
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def wait(self) -> None:
         """Wait for its end. While its number cannot be taken by another, end the children of one that failed."""
-        with contextlib.suppress(ChildProcessError):
-            end = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-            if end is not None and end.si_status != 0:
-                self.kill()
+        if hasattr(os, "waitid"):  # macOS has it from Python 3.13 on; before that, the children live on
+            with contextlib.suppress(ChildProcessError):
+                end = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+                if end is not None and end.si_status != 0:
+                    self.kill()
         code = self.process.wait()
         self.code = code if code >= 0 else 128 - code
 
@@ -142,10 +158,10 @@ class _Attempt:
     """All processes, once."""
 
     def __init__(
-        self, commands: list[list[str]], environments: list[dict[str, str]], grace: float, settle: float
+        self, commands: list[list[str]], environments: list[dict[str, str]], grace: float, timeout: float
     ) -> None:
         self._commands, self._environments = commands, environments
-        self._grace, self._settle = grace, settle
+        self._grace, self._timeout = grace, timeout
         self._ranks: list[_Rank] = []
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._order: list[int] = []
@@ -154,15 +170,20 @@ class _Attempt:
         self._given_up: list[int] = []
         """The ranks that go on while all that ended did so because of a lost peer: they are stopped, or hang."""
         self.interrupted = 0
+        self._told = False
+        """Whether it was said who has left the others."""
 
     def run(self) -> int:
         """Start all, and wait for all; the code of the one that failed first."""
         with _handlers(self._interrupt):
             try:
                 for command, environment in zip(self._commands, self._environments, strict=True):
-                    self._start(command, environment)
+                    if not self.interrupted:
+                        self._start(command, environment)
                 while self._running() and (self.interrupted or not self._failures()):
-                    self._await(None)
+                    waits = self._order and not self._told and not self.interrupted
+                    if not self._await(self._timeout if waits else None):
+                        self._tell()
                 if self._failures() and not self.interrupted:
                     self._stop()
             finally:
@@ -171,26 +192,31 @@ class _Attempt:
 
     def _start(self, command: list[str], environment: dict[str, str]) -> None:
         number = len(self._ranks)
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            process_group=0,  # the Ctrl-C of a terminal comes once, through the launcher
-            preexec_fn=_die_with(os.getpid()),
-        )
-        rank = _Rank(process)
-        self._ranks.append(rank)
-        rank.reader = threading.Thread(target=_relay, args=(number, rank), daemon=True)
-        rank.reader.start()
-        threading.Thread(target=self._wait, args=(number, rank), daemon=True).start()
+        try:
+            rank = _Rank(_opened(command, environment))
+            self._ranks.append(rank)  # at once, so that a signal reaches it
+            self._follow(number, rank)
+        except (OSError, RuntimeError) as error:  # the latter where there are no more threads
+            several = len(self._commands)
+            raise DeviceError(f"launch: rank {number} of {several} processes could not be started: {error}") from error
         if self.interrupted:  # while it was being started
             rank.forward(signal.SIGTERM)
 
+    def _follow(self, number: int, rank: _Rank) -> None:
+        rank.reader = threading.Thread(target=_relay, args=(number, rank), daemon=True)
+        try:
+            rank.reader.start()
+            threading.Thread(target=self._wait, args=(number, rank), daemon=True).start()
+        except RuntimeError:
+            rank.kill()
+            self._ranks.pop()  # nobody will hear of its end
+            raise
+
     def _wait(self, number: int, rank: _Rank) -> None:
-        rank.wait()
-        self._ended.put(number)
+        try:
+            rank.wait()
+        finally:  # nobody waits for ever
+            self._ended.put(number)
 
     def _await(self, seconds: float | None) -> bool:
         """Wait for the end of one more process; False when none came within `seconds`."""
@@ -205,12 +231,19 @@ class _Attempt:
 
     def _failures(self) -> list[int]:
         """The ranks that failed in the order of their ends; those that only followed another one last."""
-        failed = [rank for rank in self._order if self._ranks[rank].code]
+        failed = [rank for rank in self._order if self._ranks[rank].code != 0]
         return sorted(failed, key=lambda rank: self._ranks[rank].code == EXIT_CODE)
+
+    def _tell(self) -> None:
+        """Who has ended without an error while others go on, who may wait for it."""
+        self._told = True
+        going = [rank for rank in range(len(self._ranks)) if rank not in self._order]
+        ended, others = (_named(ranks) for ranks in (sorted(self._order), going))
+        _say(f"{ended} ended with exit code 0, and {others} still ran {self._timeout:g} s later")
 
     def _stop(self) -> None:
         """End those that go on after a failure."""
-        deadline = time.monotonic() + self._settle
+        deadline = time.monotonic() + SETTLE + heartbeat(self._timeout)
         while self._running() and self._ranks[self._failures()[0]].code == EXIT_CODE:
             if not self._await(max(0.0, deadline - time.monotonic())):
                 self._given_up = [rank for rank in range(len(self._ranks)) if rank not in self._order]
@@ -245,7 +278,7 @@ class _Attempt:
         if not failures:
             return 0
         first = failures[0] if self._first is None else self._first
-        code = EXIT_CODE if self._given_up else self._ranks[first].code or 0
+        code = EXIT_CODE if self._given_up else self._ranks[first].code or 1  # 1 where it is not known
         if self.interrupted:
             _say(f"interrupted; rank {first} ended first, {_how(code)}")
             return code
@@ -256,11 +289,31 @@ class _Attempt:
 
     def _cause(self, first: int, code: int) -> str:
         if self._given_up:
-            named = " and ".join(map(str, self._given_up))
-            return f"rank {named} did not go on (stopped, or hanging); the others gave up, and all were ended"
+            named = _named(self._given_up)
+            return f"{named} did not go on (stopped, or hanging); the others gave up, and all were ended"
         if code == EXIT_CODE:
             return f"all gave up a rank that hangs, {_how(code)}: each said which; rank {first} ended first"
-        return f"rank {first} failed first, {_how(code)}; the others were stopped"
+        left = [rank for rank in self._order[: self._order.index(first)] if self._ranks[rank].code == 0]
+        before = f" ({_named(left)} had ended before, without an error)" if left else ""
+        return f"rank {first} failed first, {_how(code)}{before}; the others were stopped"
+
+
+def _opened(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,  # the Ctrl-C of a terminal comes once, through the launcher
+        preexec_fn=_die_with(os.getpid()),
+    )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """``rank 0, 1 and 3``"""
+    *most, last = map(str, ranks)
+    return f"rank {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def _how(code: int) -> str:

@@ -6,7 +6,8 @@ import contextlib
 
 import jax
 
-from antegrad.errors import DeviceError, SettingError
+from antegrad.errors import DeviceError
+from antegrad.optim import settings
 from antegrad.parallel import processes
 from antegrad.runtime.device import default_device, resolve
 from antegrad.runtime.mesh import Mesh
@@ -16,16 +17,18 @@ def mesh(data: int | None = None, *, device: str | None = None) -> Mesh:
     """`data` ranks, each on one device of JAX; by default all devices of the platform, those of other processes too.
 
     Call it before anything runs on a device: it joins the other processes of the run (see `initialize`), and on the
-    CPU it asks JAX for as many devices as are wanted, which is possible only before JAX has started.
+    CPU it asks JAX for as many devices as are wanted, unless it is set to more (``JAX_NUM_CPU_DEVICES``), which is
+    possible only before JAX has started.
 
     Arguments:
       data: how many ranks, each with its part of every batch. In a run of several processes it is that of all devices.
       device: a platform, ``"gpu"``, ``"tpu"`` or ``"cpu"`` (by default that of the default device), or ``"host"``,
         where NumPy runs all ranks, so that any program can be tried without devices.
-    Raises `SettingError` for a number that is none, and `DeviceError` where there are not so many devices.
+    Raises `SettingError` for a number or a name that is none, and `DeviceError` where there are not so many devices.
     """
-    if data is not None and (isinstance(data, bool) or not isinstance(data, int) or data < 1):
-        raise SettingError(f"mesh: data must be a whole number of at least 1, found {data!r}")
+    data = None if data is None else settings.whole("mesh", "data", data, 1)
+    if device is not None and not isinstance(device, str):
+        settings.refuse("mesh", "device", "the name of a platform, such as 'cpu'", device)
     if device == "host":
         return Mesh(1 if data is None else data, "host")
     processes.initialize()

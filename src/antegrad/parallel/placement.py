@@ -117,7 +117,7 @@ class OnMesh(OnDevice):
         try:
             self.processes.gather("state", None)
         except PeerError as error:
-            what = "trainer.state, and trainer.model with ZeRO-3, are put together from the shards of all processes"
+            what = "trainer.state, with ZeRO-3 or ema also the model, is put together from the shards of all processes"
             raise PeerError(f"{error}. {what}: all of them must ask for it", error.rank) from error
 
     def _whole(self, leaf: Any, type: TensorType, sharded: bool) -> np.ndarray:

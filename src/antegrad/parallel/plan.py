@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from antegrad import optim, tree
-from antegrad.errors import SettingError, ShapeError
+from antegrad.errors import NameMissing, SettingError, ShapeError
 from antegrad.ir.cost import Collectives, equation_cost
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.ir.types import accumulation_dtype
@@ -94,7 +94,12 @@ class Plan:
     skipped: str = ""
 
     def at(self, name: str, devices: int) -> Scenario:
-        return next(each for each in self.scenarios if (each.name, each.devices) == (name, devices))
+        for each in self.scenarios:
+            if (each.name, each.devices) == (name, devices):
+                return each
+        names = ", ".join(dict.fromkeys(each.name for each in self.scenarios))
+        counts = ", ".join(dict.fromkeys(str(each.devices) for each in self.scenarios))
+        raise NameMissing(f"the plan has no {name!r} on {devices!r} devices, it has {names} on {counts}")
 
     def __str__(self) -> str:
         rows = [("devices", "", "compute ms", "ms, no overlap", "ms, full overlap", "MB received", "MB a device", "")]

@@ -31,10 +31,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from antegrad.errors import DeviceError
+from antegrad.optim import settings
 from antegrad.parallel.watch import EXIT_CODE, GRACE, PeerError, Watch, describe, flush, serve
 from antegrad.runtime.allocator import keep_freed_memory
+from antegrad.runtime.device import cores
 
-__all__ = ["count", "gathered", "index", "initialize", "leader", "local_devices", "watch"]
+__all__ = ["count", "index", "initialize", "leader", "local_devices", "watch"]
 
 COUNT, INDEX, TIMEOUT = "ANTEGRAD_PROCESS_COUNT", "ANTEGRAD_PROCESS_INDEX", "ANTEGRAD_PROCESS_TIMEOUT"
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -43,6 +45,8 @@ THREADS = "PJRT_NPROC"
 
 SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 """What JAX needs to see of SLURM; the batch script of a job, which is no step, has no SLURM_STEP_NODELIST."""
+SECONDS = "(0, 1e8]"
+"""What a timeout can be: three times as much must still be an i32 of JAX."""
 INVITATION = 1024
 """Bytes in which process 0 says where its channel is."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
@@ -58,18 +62,20 @@ class _Run:
     watch: Watch | None = None
     pid: int = 0
     failed: bool = False
+    told: bool = False
+    """Whether it was said that a pod runs alone."""
 
 
 _run = _Run()
 
 
 def count() -> int:
-    """How many processes the run has; before `initialize` as far as the environment says."""
+    """How many processes the run has; before `initialize` what the environment says: 1 on TPU and Kubernetes pods."""
     return _run.count if _run.initialized else (_detect() or {}).get("num_processes", 1)
 
 
 def index() -> int:
-    """The number of this process, from 0; before `initialize` as far as the environment says."""
+    """The number of this process, from 0; before `initialize` what the environment says: 0 on TPU pods."""
     return _run.index if _run.initialized else (_detect() or {}).get("process_id", 0)
 
 
@@ -83,11 +89,6 @@ def watch() -> Watch | None:
     return _run.watch
 
 
-def gathered(topic: str, value: Any) -> list[Any]:
-    """`value`, which JSON must have, from each process by rank: see `Watch.gather`. ``[value]`` in a single process."""
-    return [value] if _run.watch is None else _run.watch.gather(topic, value)
-
-
 def initialize(*, timeout: float | None = None, start_timeout: float = 300.0) -> None:
     """Join the other processes of the run, if the environment says that there are some. A second call does nothing.
 
@@ -96,12 +97,14 @@ def initialize(*, timeout: float | None = None, start_timeout: float = 300.0) ->
     each other to start. A process that was joined by ``jax.distributed.initialize`` already only gets its `watch`.
 
     From then on, the end of Python waits for the others to end too, and an exception that nobody catches is told to
-    them. Raises `DeviceError` when JAX has started too early, or the processes have different numbers of devices;
-    `PeerError` when one is lost meanwhile; RuntimeError from JAX when they do not find each other.
+    them. Raises `SettingError` for arguments and variables of the environment that are not the numbers they should be;
+    `DeviceError` when JAX has started too early, or the processes have different numbers of devices; `PeerError` when
+    one is lost meanwhile; RuntimeError from JAX when they do not find each other.
     """
     if _run.initialized:
         return
-    timeout = float(os.environ.get(TIMEOUT, 60.0)) if timeout is None else timeout
+    timeout = _time(TIMEOUT, 60.0) if timeout is None else settings.number("initialize", "timeout", timeout, SECONDS)
+    start_timeout = settings.number("initialize", "start_timeout", start_timeout, SECONDS)
     if not jax.distributed.is_initialized():
         arguments = _detect()
         if arguments is None:
@@ -118,13 +121,14 @@ def initialize(*, timeout: float | None = None, start_timeout: float = 300.0) ->
 
 
 def local_devices(count: int) -> None:
-    """Make the CPU of this process `count` devices of JAX; call it before JAX starts.
+    """Make the CPU of this process `count` devices of JAX, or more if it is set to more; call it before JAX starts.
 
     Raises `DeviceError` when JAX has started with fewer.
     """
-    os.environ[THREADS] = str(pool_size(count))
+    several = max(count, _cpu_devices())
+    os.environ[THREADS] = str(pool_size(several))
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", several)
     except RuntimeError:
         found = len(jax.local_devices(backend="cpu"))
         if found < count:
@@ -138,32 +142,59 @@ def _detect() -> dict[str, Any] | None:
     """The arguments for ``jax.distributed.initialize``, None when this process is alone. It starts no device."""
     environment = os.environ
     if COUNT in environment:
-        return _several(int(environment[COUNT]), int(environment.get(INDEX, -1)), COUNT, needs_address=True)
+        return _several(_whole(COUNT), _whole(INDEX, -1), COUNT, needs_address=True)
     if "OMPI_COMM_WORLD_SIZE" in environment:
-        size, rank = int(environment["OMPI_COMM_WORLD_SIZE"]), int(environment["OMPI_COMM_WORLD_RANK"])
+        size, rank = _whole("OMPI_COMM_WORLD_SIZE"), _whole("OMPI_COMM_WORLD_RANK")
         return _several(size, rank, "OMPI_COMM_WORLD_SIZE", needs_address="OMPI_MCA_orte_hnp_uri" not in environment)
     if all(name in environment for name in SLURM):
-        tasks = int(environment.get("SLURM_STEP_NUM_TASKS", environment["SLURM_NTASKS"]))
-        return _several(tasks, int(environment["SLURM_PROCID"]), "SLURM_NTASKS")
+        tasks = _whole("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS")
+        return _several(tasks, _whole("SLURM_PROCID"), "SLURM_NTASKS")
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):  # JAX, too, looks for it before Kubernetes
+        return {}
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
         return _kubernetes()
-    return {} if "," in environment.get("TPU_WORKER_HOSTNAMES", "") else None
+    return None
+
+
+def _whole(name: str, default: int | None = None) -> int:
+    """The whole number that a variable of the environment has. Raises `SettingError`."""
+    text = os.environ.get(name) or default
+    try:
+        return int(text)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        settings.refuse("the environment", name, "a whole number", os.environ.get(name))
+
+
+def _time(name: str, default: float) -> float:
+    """The seconds that a variable of the environment has. Raises `SettingError`."""
+    text = os.environ.get(name) or default
+    with contextlib.suppress(ValueError):
+        return settings.number("the environment", name, float(text), SECONDS)
+    settings.refuse("the environment", name, f"a number in {SECONDS}", text)
 
 
 def _several(count: int, index: int, origin: str, *, needs_address: bool = False) -> dict[str, Any] | None:
-    if count <= 1:
+    if count < 1:
+        settings.refuse("the environment", origin, "at least 1", count)
+    if count == 1:
         return None
     if not 0 <= index < count:
         raise DeviceError(f"{origin}={count} processes, but the number of this one is {index}: set {INDEX}")
-    if needs_address and not os.environ.get(ADDRESS):
+    address = os.environ.get(ADDRESS)
+    if needs_address and not address:
         raise DeviceError(f"{origin}={count} processes, but {ADDRESS} is not set: give it host:port of process 0")
+    if address and not re.fullmatch(r".+:[0-9]+", address):
+        settings.refuse("the environment", ADDRESS, "the host:port of process 0", address)
     return {"num_processes": count, "process_id": index}
 
 
 def _kubernetes() -> dict[str, Any] | None:
     """Only the cluster knows how many pods an indexed job has, and JAX asks it through the package kubernetes."""
     if find_spec("kubernetes") is not None:
-        return {}
+        return {"process_id": _whole("JOB_COMPLETION_INDEX")}
+    if _run.told:
+        return None
+    _run.told = True
     note = f"to join its pods, install jax[k8s], or set {ADDRESS}, {COUNT} and {INDEX}"
     print(f"antegrad: an indexed Kubernetes job; this pod runs alone: {note}", file=sys.stderr)
     return None
@@ -194,8 +225,7 @@ def pool_size(devices: int) -> int:
 
     Devices that wait for each other in a collective can block two each, and with too few threads all of them for ever.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(int(os.environ.get(THREADS) or cores), 2 * devices)
+    return max(_whole(THREADS, cores()), 2 * devices)
 
 
 def _cpu_devices() -> int:

@@ -90,7 +90,7 @@ class RankPrograms(StepPrograms):
         states, reported = objective.state_names, self.reported
         first = 1 + reported
         floats = [is_float(self.whole_types["state"][name].dtype) for name in states]
-        start = first + len(states)
+        gradients = dict(enumerate(objective.parameter_names, first + len(states)))
         paths = tree.named_leaves(objective.model)
         return exchanged(
             self.gradient,
@@ -100,7 +100,8 @@ class RankPrograms(StepPrograms):
                 summed=tuple(range(1, first)),
                 averaged=tuple(first + i for i, flag in enumerate(floats) if flag),
                 largest=tuple(first + i for i, flag in enumerate(floats) if not flag),
-                gradients=tuple(range(start, start + len(objective.parameter_names))),
+                gradients=tuple(place for place, name in gradients.items() if name in self.trained),
+                unread=tuple(place for place, name in gradients.items() if name not in self.trained),
                 scatter=level >= 2,
                 gathered=tuple(i for i, path in enumerate(paths) if level >= 3 and path not in states),
             ),
@@ -113,12 +114,13 @@ class RankPrograms(StepPrograms):
         return (total, sums, layers) if self._exchanges_each_part else self._summed(total, sums, layers)
 
     def _summed(self, total: State, sums: list[Any], layers: State) -> tuple[State, list[Any], State]:
-        """What the parts of a batch gave together, summed over the ranks."""
+        """What the parts of a batch gave together, summed over the ranks; what nothing reads stays as it is."""
         floats = [name for name in layers if is_float(layers[name].dtype)]
         parts = [self.layout.share(layers[name]) for name in floats]
-        found = self._all_reduced([*total.values(), *sums, *parts])
-        gradients = dict(zip(total, found, strict=False))
-        rest = found[len(total) :]
+        trained = {name: value for name, value in total.items() if name in self.trained}
+        found = self._all_reduced([*trained.values(), *sums, *parts])
+        gradients = {**total, **dict(zip(trained, found, strict=False))}
+        rest = found[len(trained) :]
         averaged = dict(zip(floats, rest[len(sums) :], strict=True))
         largest = {name: self.layout.largest(layers[name]) for name in layers if name not in averaged}
         return gradients, rest[: len(sums)], {**averaged, **largest}
@@ -141,6 +143,14 @@ class RankPrograms(StepPrograms):
 
         sums = [self.gradient.output_types[1 + i] for i in range(self.reported)]
         return simplify(capture(update, types, types["param"], sums, types["state"], name="update"))
+
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """The parameters whose gradients the update reads: not those that are frozen."""
+        names, first = tree.named_leaves(self.whole_types["param"]), len(tree.leaves(self.whole_types))
+        read = {value for equation in self.update.equations for value in equation.inputs}.union(self.update.outputs)
+        pairs = zip(names, self.update.inputs[first:], strict=False)
+        return frozenset(name for name, value in pairs if value in read)
 
     @cached_property
     def rank_update(self) -> Program:

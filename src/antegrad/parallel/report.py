@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from antegrad import optim, tree
-from antegrad.errors import DeviceError, SettingError, ShapeError
+from antegrad.errors import DeviceError, NameMissing, ShapeError
 from antegrad.ir.cost import memory_owners
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.optim import settings
 from antegrad.parallel.mesh import mesh as default_mesh
 from antegrad.parallel.programs import RankPrograms, rank_batch
-from antegrad.parallel.strategy import BUCKET_BYTES, Strategy
+from antegrad.parallel.strategy import BUCKET_BYTES, Strategy, check_bucket_bytes
 from antegrad.passes.autocast import autocast
 from antegrad.runtime.mesh import Mesh, MeshExecutable
 from antegrad.train.checks import check_functions
@@ -93,7 +93,10 @@ class MemoryReport:
     unmeasured: str = ""
 
     def __getitem__(self, name: str) -> StrategyMemory:
-        return next(each for each in self.strategies if each.name == name)
+        for each in self.strategies:
+            if each.name == name:
+                return each
+        raise NameMissing(f"the report has no {name!r}, it has {', '.join(each.name for each in self.strategies)}")
 
     def __str__(self) -> str:
         names = [each.name for each in fields(Predicted)]
@@ -135,12 +138,8 @@ class Training:
         owner: str = "Training",
     ) -> Training:
         """What the arguments say, each checked: a `SettingError` names `owner`, the argument and what was found."""
-        try:
-            check_functions(model, loss, optimizer, None, None)
-        except SettingError as error:  # it names the trainer
-            raise SettingError(f"{owner}{str(error).removeprefix('Trainer')}") from None
-        if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
-            settings.refuse(owner, "bucket_bytes", "a whole number of at least 1", bucket_bytes)
+        check_functions(owner, model, loss, optimizer)
+        check_bucket_bytes(owner, bucket_bytes)
         settings.choice(owner, "precision", precision, ("f32", "bf16"))
         parts = settings.whole(owner, "accumulate", accumulate, 1)
         if clip is not None:
@@ -219,7 +218,8 @@ def memory_report(
     batch = batch_types(owner, x, y)
     if mesh is not None and not isinstance(mesh, Mesh):
         settings.refuse(owner, "mesh", "what parallel.mesh gives", mesh)
-    devices = settings.whole(owner, "devices", devices, 1)
+    devices = settings.whole(owner, "devices", devices, 1) if mesh is None else mesh.size
+    part_x, part_y = rank_batch(batch, devices, training.accumulate)  # before JAX is asked for so many devices
     if mesh is None:
         try:
             mesh = default_mesh(devices)
@@ -227,7 +227,6 @@ def memory_report(
             mesh, reason = Mesh(devices, "host"), str(error)
     if not mesh.devices and not reason:
         reason = "the ranks run on the host, where nothing is compiled"
-    part_x, part_y = rank_batch(batch, mesh.size, training.accumulate)
     rows = []
     for level in LEVELS:
         programs = training.programs(level, mesh, part_x, part_y)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from antegrad.errors import SettingError
 from antegrad.parallel.mesh import mesh as default_mesh
 from antegrad.runtime.mesh import Mesh
@@ -64,9 +66,9 @@ def zero(
       Others as for `ddp`.
     Raises `SettingError` for settings that make no sense.
     """
-    if not isinstance(level, int) or isinstance(level, bool) or level not in (1, 2, 3):
+    if not isinstance(level, (int, np.integer)) or isinstance(level, bool) or level not in (1, 2, 3):
         raise SettingError(f"zero: level must be 1, 2 or 3, found {level!r}; without division of the state use ddp()")
-    return _checked("zero", level, mesh, bucket_bytes, sync_batch_norm)
+    return _checked("zero", int(level), mesh, bucket_bytes, sync_batch_norm)
 
 
 NAMES = ("ddp", "zero1", "zero2", "zero3")
@@ -82,11 +84,16 @@ def strategy(name: str, mesh: Mesh | None = None, **settings: Any) -> Strategy:
     return ddp(mesh, **settings) if name == "ddp" else zero(int(name[-1]), mesh, **settings)
 
 
+def check_bucket_bytes(owner: str, found: Any) -> None:
+    """A `SettingError` that names `owner`, unless `found` is a size of buckets."""
+    if isinstance(found, bool) or not isinstance(found, (int, np.integer)) or found < 1:
+        raise SettingError(f"{owner}: bucket_bytes must be a whole number of at least 1, found {found!r}")
+
+
 def _checked(what: str, level: int, mesh: Mesh | None, bucket_bytes: int, sync_batch_norm: bool) -> Strategy:
     if mesh is not None and not isinstance(mesh, Mesh):
         raise SettingError(f"{what}: mesh must be what parallel.mesh gives, found {type(mesh).__name__}")
-    if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
-        raise SettingError(f"{what}: bucket_bytes must be a whole number of at least 1, found {bucket_bytes!r}")
+    check_bucket_bytes(what, bucket_bytes)
     if not isinstance(sync_batch_norm, bool):
         raise SettingError(f"{what}: sync_batch_norm must be True or False, found {sync_batch_norm!r}")
-    return Strategy(level, default_mesh() if mesh is None else mesh, bucket_bytes, sync_batch_norm)
+    return Strategy(level, default_mesh() if mesh is None else mesh, int(bucket_bytes), sync_batch_norm)

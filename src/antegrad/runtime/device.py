@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,11 +77,12 @@ def _of_platform(platform: str) -> list[DeviceInfo]:
 
 def _details(handle: Any) -> tuple[str, int | None]:
     if handle.platform == "cpu":
-        return f"{_cores()} cores", _main_memory()
+        return f"{cores()} cores", _main_memory()
     return handle.device_kind, (handle.memory_stats() or {}).get("bytes_limit")
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -99,13 +100,10 @@ class _Choice:
     """Where the name came from; empty when the best device was taken."""
 
 
-class _Scoped(threading.local):
-    choice: _Choice | None = None
-
-
-_scoped = _Scoped()
+_blocks: ContextVar[tuple[_Choice, ...]] = ContextVar("antegrad.blocks", default=())
+"""The choices of the ``with`` blocks around, the innermost last."""
 _process: list[_Choice] = []
-_lock = threading.Lock()
+"""What was set for the process, the last one last."""
 
 
 class Scope:
@@ -113,20 +111,18 @@ class Scope:
 
     def __init__(self, choice: _Choice) -> None:
         self._choice = choice
-        with _lock:
-            self._process_before = list(_process)
-            _process[:] = [choice]
+        _process.append(choice)
 
     def __enter__(self) -> DeviceInfo:
-        with _lock:
-            _process[:] = self._process_before
-        self._scoped_before, _scoped.choice = _scoped.choice, self._choice
+        # Its own entry goes, wherever it is by now: other threads set names too.
+        _process[:] = [choice for choice in _process if choice is not self._choice]
+        _blocks.set((*_blocks.get(), self._choice))
         return self._choice.device
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _scoped.choice = self._scoped_before
+        _blocks.set(_blocks.get()[:-1])
 
     def __repr__(self) -> str:
         return f"default_device({self._choice.device.name!r})"
@@ -169,15 +165,14 @@ def describe_device() -> str:
 
 
 def _current() -> _Choice:
-    if _scoped.choice is not None:
-        return _scoped.choice
+    if blocks := _blocks.get():
+        return blocks[-1]
     if not _process:
         name = os.environ.get(VARIABLE, "").strip()
         origin = f"{VARIABLE}={name}" if name else ""
         choice = _Choice(_find(name, origin) if name else [*_accelerated(), _host()][0], origin)
-        with _lock:
-            _process[:] = _process or [choice]
-    return _process[0]
+        _process.insert(0, choice)  # another thread may have set one meanwhile, which then comes after it
+    return _process[-1]
 
 
 def _name(device: str | DeviceInfo) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from antegrad import ops
+from antegrad import ops, tree
 from antegrad.errors import NonFiniteError
 from antegrad.ir.builder import Builder
 from antegrad.ir.program import Program, Source
@@ -39,7 +39,7 @@ class CheckedExecutable:
         self._program = program
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
-        *outputs, finite = self.inner(arguments)
+        *outputs, finite = tree.leaves(self.inner(arguments))  # the flag alone, where there are no outputs
         if not bool(finite):
             raise NonFiniteError(self._blame(arguments))
         return self.signature.result(outputs)

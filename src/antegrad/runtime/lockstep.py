@@ -158,7 +158,7 @@ def lockstep(work: Sequence[Callable[[], Any]], here: int = 0) -> list[Any]:
     Raises what a rank raises (the first by rank, with a note of which), `ProgramError` where the ranks come to
     different collectives or one waits for another that has ended, and `SettingError` where `here` is no rank.
     """
-    if not 0 <= here < len(work):
+    if not isinstance(here, (int, np.integer)) or not 0 <= here < len(work):
         raise SettingError(f"lockstep: here must be one of the {len(work)} ranks, counted from 0, found {here}")
     world = _World(len(work))
     ranks = [_Rank(world, number, function) for number, function in enumerate(work)]

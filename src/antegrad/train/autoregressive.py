@@ -15,6 +15,7 @@ from antegrad.ir.types import is_integer, spec, type_of
 from antegrad.ops.dispatch import as_array
 from antegrad.optim.settings import whole
 from antegrad.runtime.memory import fetch
+from antegrad.train.alike import check_samples
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import named
 from antegrad.train.evaluation import evaluate_dataset
@@ -85,7 +86,7 @@ class AutoregressiveTrainer(Trainer):
         if val_windows is not None and validation is None:
             raise SettingError(f"fit: val_windows={val_windows!r} needs validation=..., the text that they are of")
         text = self._text(tokens, "tokens")
-        windows = None if validation is None else self._windows(validation, val_windows)
+        windows = None if validation is None else self._windows(validation, val_windows, "fit", "val_windows")
         return Fit(
             self, text, windows, steps, every=every, run=run, resume=resume, callbacks=callbacks,
             checkpoint_every=checkpoint_every, keep=keep, verbose=verbose,
@@ -97,11 +98,11 @@ class AutoregressiveTrainer(Trainer):
 
     def val_loss(self, tokens: Any, windows: int | None = None) -> float:
         """The mean loss over the windows of `tokens` that stand one after the other, or the first `windows` of them."""
-        return evaluate_dataset(self, self._windows(tokens, windows))["loss"]
+        return evaluate_dataset(self, self._compared(tokens, windows, "val_loss"))["loss"]
 
     def val_top1(self, tokens: Any, windows: int | None = None) -> float:
         """How often the most likely token is the right one, over the same windows."""
-        dataset = self._windows(tokens, windows)
+        dataset = self._compared(tokens, windows, "val_top1")
         return evaluate_dataset(self, dataset, {"top1": accuracy})["top1"]
 
     def generate(
@@ -114,14 +115,14 @@ class AutoregressiveTrainer(Trainer):
         top_p: float | None = None,
         seed: int = 0,
     ) -> np.ndarray:
-        """`tokens` new tokens (i32[tokens]) after `prompt` (integers), chosen as `Sampler` says from `seed`.
+        """`tokens` new tokens (i32[tokens]) after one `prompt` (integers), chosen as `Sampler` says from `seed`.
 
         One program with a key-value cache; the model needs ``init_cache`` and ``step``, as `nn.models.GPT` has.
         """
         if not hasattr(self.objective.model, "step") or not hasattr(self.objective.model, "init_cache"):
             kind = type(self.objective.model).__name__
             raise SettingError(f"generate: {kind} has no step and init_cache, which the key-value cache needs")
-        flat = np.asarray(prompt).reshape(-1)
+        flat = _one_prompt(prompt)
         if not flat.size or whole("generate", "tokens", tokens, 0) < 1:
             raise ShapeError(f"generate needs a prompt and at least one new token, found {flat.size} and {tokens}")
         given = self._in_vocabulary(flat, "prompt").astype(np.int32)[None]
@@ -174,13 +175,30 @@ class AutoregressiveTrainer(Trainer):
         """How many tokens the model knows."""
         return self.objective.prediction(spec((1, self.context), "i32")).output_types[0].shape[-1]
 
-    def _windows(self, tokens: Any, count: int | None) -> Dataset:
+    def _compared(self, tokens: Any, windows: int | None, owner: str) -> Dataset:
+        """Windows that all processes have."""
+        dataset = self._windows(tokens, windows, owner)
+        check_samples(self.place, owner, dataset.arrays)
+        return dataset
+
+    def _windows(self, tokens: Any, count: int | None, owner: str, setting: str = "windows") -> Dataset:
         """The windows of a text that stand one after the other, as a data set."""
         array = self._text(tokens, "validation")
-        whole = (len(array) - 1) // self.context
-        count = whole if count is None else count
-        if not 1 <= count <= whole:
-            raise ShapeError(f"validation: {len(array)} tokens have {whole} windows of {self.context}, not {count}")
+        most = (len(array) - 1) // self.context
+        count = most if count is None else whole(owner, setting, count, 1)
+        if count > most:
+            raise ShapeError(f"validation: {len(array)} tokens have {most} windows of {self.context}, not {count}")
         places = np.arange(count)[:, None] * self.context + np.arange(self.context + 1)
         windows = array[places].astype(np.int32)
         return Dataset(windows[:, :-1], windows[:, 1:])
+
+
+def _one_prompt(prompt: Any) -> np.ndarray:
+    """`prompt` along one axis; a `ShapeError` where it has several rows."""
+    with named("prompt, which must be tokens"):
+        array = as_array(prompt)
+    if array.shape[-1:] not in ((), (array.size,)):
+        raise ShapeError(
+            f"generate takes one prompt, tokens along one axis, found {type_of(array)}: call it for each row"
+        )
+    return array.reshape(-1)

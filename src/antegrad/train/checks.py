@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,37 +20,47 @@ from antegrad.optim import settings
 from antegrad.train.callbacks import BestCheckpoint, Callback, EarlyStopping, LearningRateLog
 
 
-def check_numbers(batch_size: Any, accumulate: Any, seed: Any, precision: Any, steps: Any, stream: Any) -> None:
-    """The settings of a trainer, each a `SettingError` with its name and what was found."""
-    settings.whole("Trainer", "batch_size", batch_size, 1)
-    settings.whole("Trainer", "accumulate", accumulate, 1)
-    settings.whole("Trainer", "seed", seed, 0)
-    if batch_size % accumulate:
-        raise SettingError(f"Trainer: batch_size={batch_size} must be a multiple of accumulate={accumulate}")
-    settings.choice("Trainer", "precision", precision, ("f32", "bf16"))
-    if steps != "auto" and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
-        raise SettingError(f'Trainer: steps_per_dispatch must be "auto" or at least 1, found {steps!r}')
-    if stream not in (None, True, False):
-        raise SettingError(f"Trainer: stream must be None, True or False, found {stream!r}")
+def checked_numbers(owner: str, **numbers: Any) -> list[int]:
+    """``batch_size``, ``accumulate`` and ``seed`` as Python ints; a `SettingError` with the name and what was found."""
+    lowest = {"batch_size": 1, "accumulate": 1, "seed": 0}
+    found = {name: settings.whole(owner, name, numbers[name], least) for name, least in lowest.items()}
+    if found["batch_size"] % found["accumulate"]:
+        size, parts = found["batch_size"], found["accumulate"]
+        raise SettingError(f"{owner}: batch_size={size} must be a multiple of accumulate={parts}")
+    return list(found.values())
 
 
-def check_functions(model: Any, loss: Any, optimizer: Any, augment: Any, metrics: Any) -> None:
+def check_choices(owner: str, precision: Any, steps_per_dispatch: Any, stream: Any, **flags: Any) -> None:
+    """Settings that are one of a few values, each a `SettingError` with its name and what was found."""
+    settings.choice(owner, "precision", precision, ("f32", "bf16"))
+    steps = steps_per_dispatch
+    if steps != "auto" and (not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1):
+        settings.refuse(owner, "steps_per_dispatch", '"auto" or at least 1', steps)
+    if stream is not None and not isinstance(stream, bool):
+        settings.refuse(owner, "stream", "None, True or False", stream)
+    for name, value in flags.items():
+        settings.flag(owner, name, value)
+
+
+def check_functions(
+    owner: str, model: Any, loss: Any, optimizer: Any, augment: Any = None, metrics: Any = None
+) -> None:
     """What a trainer is made of, each a `SettingError` with its name and what was found."""
     if not isinstance(model, Module) or not callable(model):
-        raise SettingError(f"Trainer: model must be an nn.Module that can be called, found {model!r}")
+        raise SettingError(f"{owner}: model must be an nn.Module that can be called, found {model!r}")
     if not tree.leaves(model):
-        raise SettingError(f"Trainer: the model {type(model).__name__} has no parameters to train")
-    settings.function("Trainer", "loss", loss)
+        raise SettingError(f"{owner}: the model {type(model).__name__} has no parameters to train")
+    settings.function(owner, "loss", loss)
     if not isinstance(optimizer, optim.Optimizer):
-        settings.refuse("Trainer", "optimizer", "an optim.Optimizer, such as optim.adam(1e-3)", optimizer)
+        settings.refuse(owner, "optimizer", "an optim.Optimizer, such as optim.adam(1e-3)", optimizer)
     if augment is not None:
-        settings.function("Trainer", "augment", augment)
+        settings.function(owner, "augment", augment)
     if metrics is not None and not isinstance(metrics, Mapping):
-        settings.refuse("Trainer", "metrics", "functions by name, such as {'accuracy': metrics.accuracy}", metrics)
+        settings.refuse(owner, "metrics", "functions by name, such as {'accuracy': metrics.accuracy}", metrics)
     for name, metric in (metrics or {}).items():
-        settings.function("Trainer", f"the metric {name!r}", metric)
+        settings.function(owner, f"the metric {name!r}", metric)
         if name in RESERVED or name.startswith("val_"):
-            raise SettingError(f"Trainer: a metric cannot be called {name!r}: records have an entry of that name")
+            raise SettingError(f"{owner}: a metric cannot be called {name!r}: records have an entry of that name")
 
 
 def check_fit(
@@ -60,6 +71,7 @@ def check_fit(
     callbacks: Sequence[Callback],
     checkpoint_every: int | None,
     keep: int,
+    verbose: bool,
 ) -> None:
     """A `SettingError` for arguments of `fit` that make no sense."""
     settings.whole("fit", "epochs" if every is None else "steps", epochs, 1)
@@ -67,13 +79,15 @@ def check_fit(
     for name, value in (("eval_every", every), ("checkpoint_every", checkpoint_every)):
         if value is not None:
             settings.whole("fit", name, value, 1)
+    settings.flag("fit", "verbose", verbose)
+    if run is not None and (not isinstance(run, (str, os.PathLike)) or not os.fspath(run)):
+        settings.refuse("fit", "run", "the path of a directory, or None", run)
     if resume not in (None, "latest"):
         raise SettingError(f'fit: resume must be None or "latest", found {resume!r}')
     if resume is not None and run is None:
         raise SettingError('fit: resume="latest" needs run=..., the directory of the run')
-    wrong = callbacks if not isinstance(callbacks, Sequence) else [c for c in callbacks if not isinstance(c, Callback)]
-    if wrong:
-        raise SettingError(f"fit: callbacks must be a list of train.Callback objects, found {wrong!r}")
+    if not isinstance(callbacks, Sequence) or not all(isinstance(callback, Callback) for callback in callbacks):
+        settings.refuse("fit", "callbacks", "a list of train.Callback objects", callbacks)
 
 
 RESERVED = ("epoch", "step", "loss", "learning_rate", "seconds", "samples_per_second")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from antegrad.data import Dataset
 from antegrad.errors import ShapeError
 from antegrad.ir.types import type_of
 from antegrad.runtime.memory import fetch, ready
+from antegrad.train.checks import check_widths, named
 from antegrad.train.engine import CHUNK
 from antegrad.train.objective import Objective, batch_size, batch_type
 from antegrad.train.shares import Shares, filled
@@ -43,7 +44,7 @@ def evaluate_dataset(
     objective = trainer.objective if metrics is None else replace(trainer.objective, metrics=metrics)
     batch = min(trainer.batch_size, len(dataset))
     batch += -batch % place.ranks  # every rank has an equal part; what fills it up has the weight 0
-    streamed = not trainer.holds(arrays) and trainer.streams(dataset)
+    streamed = not trainer.residence.holds(arrays) and trainer.streams(dataset)
     share, own_batch = -(-len(dataset) // place.ranks), batch // place.ranks
     rows = min(own_batch * CHUNK, share) if streamed else share
     example, weighted = batch_type(arrays, rows * place.ranks), has_short_batches(len(dataset), batch, place.ranks)
@@ -53,7 +54,7 @@ def evaluate_dataset(
     model, sums = trainer.evaluated(), place.put_sums(objective.reported)
     for start in range(0, share, rows):
         own = _shares(arrays, share, place.ranks, rows, start)
-        data = tree.leaves(place.put_examples(own) if streamed else trainer.placed(arrays, own))
+        data = tree.leaves(place.put_examples(own) if streamed else trainer.residence.placed(arrays, own))
         counts = [max(0, min(share, len(dataset) - rank * share) - start) for rank in range(place.ranks)]
         samples = place.put_samples([min(count, rows) for count in counts])
         before, sums = sums, compiled.added(model, sums, data, samples, min(max(counts), rows), stop)
@@ -121,12 +122,11 @@ def _parts(arrays: Any, rows: int) -> Iterator[tuple[Any, int]]:
 
 
 def predict_batches(trainer: Trainer, inputs: Any) -> Any:
-    """The model's results for `inputs`, batch by batch, put together; the last batch is filled up and cut off."""
-    leaves = tree.leaves(inputs)
-    if not leaves or any(leaf.ndim == 0 or len(leaf) != len(leaves[0]) or not len(leaf) for leaf in leaves):
-        found = ", ".join(str(type_of(leaf)) for leaf in leaves) or "nothing"
-        raise ShapeError(f"predict needs at least one sample along the first axis, found {found}")
-    size = min(trainer.batch_size, len(leaves[0]))
+    """The model's results for `inputs`, batch by batch, put together; the last batch is filled up and cut off.
+
+    Raises `ShapeError` for inputs without samples or of unequal length, `DTypeError` for wider floats than the model's.
+    """
+    size = min(trainer.batch_size, _sample_count(trainer, tree.leaves(inputs)))
     type = batch_type(inputs, size)
     run = trainer.cached(("predict", type), lambda: trainer.compiled(trainer.objective.prediction(type)))
     for output in run.program.output_types:
@@ -138,3 +138,19 @@ def predict_batches(trainer: Trainer, inputs: Any) -> Any:
         made = fetch(run(*model, *tree.leaves(own)))
         found.append(tree.map(lambda leaf, count=count: leaf[:count], made))
     return tree.map(lambda *leaves: np.concatenate(leaves), *found)
+
+
+def _sample_count(trainer: Trainer, leaves: Sequence[np.ndarray]) -> int:
+    """How many samples the inputs of a prediction have; inputs that do not fit each other or the model are refused."""
+    found = ", ".join(str(type_of(leaf)) for leaf in leaves) or "nothing"
+    if not leaves or any(leaf.ndim == 0 or not len(leaf) for leaf in leaves):
+        raise ShapeError(f"predict needs at least one sample along the first axis, found {found}")
+    counts = [len(leaf) for leaf in leaves]
+    if len(set(counts)) > 1:
+        lengths = " and ".join(map(str, counts))
+        raise ShapeError(f"predict: inputs must have one row for each sample, found {found} with {lengths} rows")
+    names = ["inputs"] if len(leaves) == 1 else [f"inputs{number}" for number in range(len(leaves))]
+    fields: dict[str, Any] = dict(zip(names, leaves, strict=True))
+    with named("predict"):
+        check_widths(trainer.objective.model, Dataset(finite=False, **fields))
+    return counts[0]

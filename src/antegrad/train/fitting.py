@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,7 @@ import numpy as np
 
 from antegrad import checkpoint, tree
 from antegrad.data import Dataset
-from antegrad.errors import CheckpointError
-from antegrad.ir.types import type_of
-from antegrad.train.alike import check_alike, digest, program_digest, some_rows
+from antegrad.train.alike import check_alike, described_samples, digest, program_digest, same_data
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_fit, check_monitors
 from antegrad.train.evaluation import EvaluationStopped, evaluate_dataset
@@ -23,16 +20,15 @@ from antegrad.train.history import History
 from antegrad.train.interrupt import Interrupts, ending
 from antegrad.train.programs import State
 from antegrad.train.progress import Progress
-from antegrad.train.run import Run
-from antegrad.train.writer import CheckpointWriter, checkpoint_at, latest
+from antegrad.train.resuming import POSITION, latest_checkpoint, opened_run, position_in, state_in
+from antegrad.train.run import Run, locked
+from antegrad.train.values import to_json
+from antegrad.train.writer import CheckpointWriter, checkpoint_at
 
 if TYPE_CHECKING:
     from antegrad.train.trainer import Trainer
 
 logger = logging.getLogger("antegrad")
-
-POSITION = "trainer"
-"""The user entry of a checkpoint that says where in the training it was written."""
 
 
 class Fit:
@@ -59,15 +55,18 @@ class Fit:
         keep: int = 3,
         verbose: bool = True,
     ) -> None:
-        check_fit(epochs, every, run, resume, callbacks, checkpoint_every, keep)
-        self.trainer, self.dataset, self.validation, self.epochs = trainer, dataset, validation, epochs
+        check_fit(epochs, every, run, resume, callbacks, checkpoint_every, keep, verbose)
+        self.trainer, self.dataset, self.validation, self.epochs = trainer, dataset, validation, int(epochs)
         self.place = trainer.place
         self.directory = None if run is None else Path(run)
         self.resume, self.callbacks, self.verbose = resume == "latest", list(callbacks), verbose and self.place.leader
-        self.checkpoint_every, self.keep, self.every = checkpoint_every, keep, every
+        self.keep = int(keep)
+        self.checkpoint_every, self.every = (None if n is None else int(n) for n in (checkpoint_every, every))
         self.epoch, self.step, self.done = trainer.epoch, 0, 0
         self.sums: list[float] = []
         self.history = History()
+        self.best_steps: list[int | None] = [None] * len(self.callbacks)
+        """For each callback the step of the checkpoint that was the best one to it."""
         self.log: Run | None = None
         self.writer: CheckpointWriter | None = None
         self.leaving: int | None = None
@@ -81,21 +80,8 @@ class Fit:
         self._compare_settings()
         self.engine = self.trainer.captured(self.dataset)
         self._compare_work()
-        log = None if self.directory is None or not self.place.leader else self._checked_run(self.directory)
-        self.place.agreed("checked", None)  # before any process writes, the first has found nothing wrong
-        saved = self._saved() if self.resume else None
         with contextlib.ExitStack() as stack:
-            if log is not None:
-                self.log = stack.enter_context(log)
-            self.trainer.start(self.engine, self.dataset)
-            self._begin(saved)
-            if self.directory is not None:
-                writer = CheckpointWriter(self.directory, keep=self.keep, group=self.place.group)
-                self.writer = stack.enter_context(writer)
-                if saved is not None:
-                    self.writer.resume(self.done, saved[1]["best"])
-            self.interrupts = stack.enter_context(Interrupts())
-            self.progress = stack.enter_context(self._shown())
+            self._open(stack)
             self._note_end()
             self._each("on_fit_start")
             while not self._over() and self._stop_reason() is None:
@@ -105,6 +91,24 @@ class Fit:
             last = self.history[-1] if len(self.history) else {}
             self.log.summary({"epochs": self.epoch, "stopped": self.trainer.stop_reason, **last})
         return self.history
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        """Begin, or go on: the records, the state on the device, the checkpoints, and what is shown."""
+        log = None if self.directory is None or not self.place.leader else self._opened(self.directory)
+        if log is not None:
+            stack.enter_context(locked(log.directory))
+        self.place.agreed("checked", None)  # before any process writes, the first has found nothing wrong
+        saved = self._saved() if self.resume else None
+        if log is not None:
+            self.log = stack.enter_context(log)
+        self.trainer.start(self.engine, self.dataset)
+        self._begin(saved)
+        if self.directory is not None:
+            self.writer = stack.enter_context(CheckpointWriter(self.directory, keep=self.keep, group=self.place.group))
+            if saved is not None:
+                self.writer.resume(self.done, saved[1]["best"])
+        self.interrupts = stack.enter_context(Interrupts())
+        self.progress = stack.enter_context(self._shown())
 
     def _note_end(self) -> None:
         if self._over():
@@ -132,11 +136,15 @@ class Fit:
         """Refuse processes with other programs, weights or data, which would train something that nobody meant."""
         if self.place.group is None:
             return
-        work = {"the training step (as a digest)": program_digest(self.engine.programs.step)}
+        work: dict[str, Any] = {"the training step (as a digest)": program_digest(self.engine.programs.step)}
         if self.trainer.engine is None:
             work["the initial weights (as a digest)"] = digest(tree.leaves(self.trainer.device_model))
-        work["the data (as a digest)"] = digest(map(some_rows, tree.leaves(self.engine.data)))
+        work["the restored state (as a digest)"] = self.trainer.restored
+        work |= described_samples("the data", self.engine.data)
+        if self.validation is not None:
+            work |= described_samples("the validation data", self.validation.arrays)
         check_alike(self.place, "work", work)
+        self.trainer.restored = None
 
     def _length(self) -> dict[str, int]:
         return {"epochs": self.epochs} if self.every is None else {"steps": self.epochs, "eval_every": self.every}
@@ -172,14 +180,24 @@ class Fit:
         self._steps(self.step + self._left())
         record = self._record(self.trainer.clock() - started, self.done - before)
         self.history.append(record)
-        self._each("on_epoch_end", self.epoch, record)
+        best = self._judged(record)
         self.epoch, self.step, self.sums = self.epoch + 1, 0, []
         self._keep_place()
         self.progress.epoch(record)
         if self.log is not None:
             self.log.log(record)  # before the checkpoint: a resumed run can cut a record off, but not make it up
-        self._save(best=any(callback.improved for callback in self.callbacks))
+        self._save(best)
         self._leave_if_asked()
+
+    def _judged(self, record: dict[str, Any]) -> bool:
+        """Whether the epoch of `record` is the best so far to one of the callbacks, which all see it."""
+        for callback in self.callbacks:
+            callback.improved = False
+        self._each("on_epoch_end", self.epoch, record)
+        for number, callback in enumerate(self.callbacks):
+            if callback.improved:
+                self.best_steps[number] = self.done
+        return self.done in self.best_steps
 
     def _steps(self, steps: int) -> None:
         """The steps of the epoch up to `steps` of it."""
@@ -213,10 +231,12 @@ class Fit:
         self.step, self.done = self.step + good, self.done + good
         self._keep_place()
         if failed is not None:
-            raise self.trainer.non_finite(self.epoch, self.step, self.history.steps.tolist())
+            where = f" (step {self.step} of epoch {self.epoch + 1})" if self.every is None else ""
+            raise self.trainer.non_finite(self.epoch, self.step, self.history.steps.tolist(), where)
 
     def _keep_place(self) -> None:
-        self.trainer.epoch, self.trainer.begun = self.epoch, (self.step, self.sums)
+        trainer = self.trainer
+        trainer.epoch, trainer.begun, trainer.begun_on = self.epoch, (self.step, self.sums), self.engine.data
 
     def _add(self, rows: Sequence[np.ndarray]) -> None:
         """Add what the steps reported, one after the other, so that the number of dispatches makes no difference."""
@@ -264,9 +284,10 @@ class Fit:
             step=self.done,
             optimizer_kind=self.trainer.optimizer.kind,
             seed=self.trainer.seed,
-            user={POSITION: json.dumps({**self._position(), "best": best})},
+            user={POSITION: to_json({**self._position(), "best": best}, "the position")},
         )
-        path = self.writer.save(self.done, tensors, metadata, best=best, sharded=sharded)
+        held = [step for step in self.best_steps if step is not None]
+        path = self.writer.save(self.done, tensors, metadata, best=best, sharded=sharded, held=held)
         self._each("on_checkpoint", self.done, path)
 
     def _position(self) -> dict[str, Any]:
@@ -278,60 +299,34 @@ class Fit:
             "sums": self.sums,
             "history": records,
             "callbacks": [callback.state() for callback in self.callbacks],
+            "best_steps": self.best_steps,
         }
 
-    def _checked_run(self, directory: Path) -> Run:
+    def _opened(self, directory: Path) -> Run:
         trainer = self.trainer
         config = {"device": trainer.device.name, "parallel": self.place.description}
         config |= {"accumulate": trainer.accumulate, **self._length()}
         config["step_program"] = program_digest(self.engine.programs.step)
-        identity = {**trainer.identity(), "samples": len(self.dataset)}
-        run = Run(directory, config, identity=identity, resume=self.resume)
-        names = ("parallel", "step_program")
-        same_place, same_step = (run.earlier.get(name, config[name]) == config[name] for name in names)
-        if same_place and not same_step:
-            logger.warning(
-                "%s was begun with another training step: a setting of the optimizer, the loss, the model, or "
-                "the version of antegrad is another one. It goes on with the new one", directory,
-            )  # fmt: skip
-        return run
+        return opened_run(directory, config, {**trainer.identity(), "samples": len(self.dataset)}, self.resume)
 
     def _saved(self) -> tuple[State, dict[str, Any]] | None:
         """The state in the latest checkpoint and where training stood, if there is one; refused if it does not fit."""
-        path = None if self.directory is None else latest(self.directory)
-        if self.place.any_of("resuming", path is not None) and path is None:
-            raise CheckpointError(f"{self.directory} has no checkpoint for this process, but has one for another")
-        if path is None:
+        saved = latest_checkpoint(self.directory, self.place)
+        if saved is None:
             return None
-        if self.place.agreed("resumed", path.name) != path.name:
-            raise CheckpointError(
-                f"{path} is the latest checkpoint for this process, and another one for process 0: all processes need "
-                "the same directory, on a file system that they share"
-            )
-        saved = checkpoint.load(path)
-        info = checkpoint.training_info(saved)
-        if POSITION not in info.user:
-            raise CheckpointError(f"{saved.path} was not written by a Trainer: it does not say where training stood")
-        position = json.loads(info.user[POSITION])
-        if len(position["callbacks"]) != len(self.callbacks):
-            raise CheckpointError(
-                f"{saved.path} was written with {len(position['callbacks'])} callbacks, now there are "
-                f"{len(self.callbacks)}: pass the same ones, in the same order"
-            )
+        position = position_in(saved, len(self.callbacks))
         return self._state_in(saved), position
 
     def _begin(self, saved: tuple[State, dict[str, Any]] | None) -> None:
         """Go on from where `saved` was written, or from where the trainer stands."""
         if saved is None:
             self.engine.forgive()
-            step, sums = self.trainer.begun
-            if self.every is not None or step <= self.engine.feed.steps:
-                self.step, self.sums = step, sums
+            self._take_up()
         else:
             state, position = saved
             self.engine.load(state)
             self.epoch, self.step, self.sums = position["epoch"], position["step"], position["sums"]
-            self.history = History(position["history"])
+            self.history, self.best_steps = History(position["history"]), position["best_steps"]
             for callback, kept in zip(self.callbacks, position["callbacks"], strict=True):
                 callback.restore(kept)
         self.done = self.engine.done
@@ -339,20 +334,17 @@ class Fit:
         if self.log is not None and self.log.resumed:
             self.log.rewind(self.done)
 
+    def _take_up(self) -> None:
+        """Go on in the epoch that the trainer has begun, if it was on these data."""
+        step, sums = self.trainer.begun
+        if step and not same_data(self.trainer.begun_on, self.engine.data):
+            logger.warning("fit: the epoch that was begun was on other data; it is left at its step %s", step)
+            step, sums = 0 if self.every is None else step, []
+        if self.every is not None or step <= self.engine.feed.steps:
+            self.step, self.sums = step, sums
+
     def _state_in(self, saved: checkpoint.Checkpoint) -> State:
-        """The state in a checkpoint; a `CheckpointError` with all that does not fit."""
-        fresh = self.engine.programs.init()
-        model = {name: type_of(leaf) for name, leaf in {**fresh["param"], **fresh["state"]}.items()}
-        opt = {name: type_of(leaf) for name, leaf in tree.named_leaves(fresh["opt"]).items()}
-        arrays = checkpoint.restore_parameters(saved, model)
-        moments = checkpoint.restore_optimizer(saved, opt, kind=self.trainer.optimizer.kind)
-        return {
-            **fresh,
-            "param": {name: arrays[name] for name in fresh["param"]},
-            "state": {name: arrays[name] for name in fresh["state"]},
-            "opt": tree.unflatten(tree.structure(fresh["opt"]), list(moments.values())),
-            "step": np.int32(checkpoint.training_info(saved).step),
-        }
+        return state_in(saved, self.engine.programs.init(), self.trainer.optimizer.kind)
 
     def saved_state(self, step: int) -> State | None:
         """The state in the checkpoint of `step` in the directory of this run, where there is one."""

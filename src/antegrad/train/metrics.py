@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from antegrad import ops
-from antegrad.errors import DTypeError, SettingError
+from antegrad.errors import DTypeError
 from antegrad.ir.types import accumulation_dtype, is_float, is_integer, type_of
 from antegrad.ops.arrays import misfit
 from antegrad.ops.dispatch import as_tensor, here
+from antegrad.optim.settings import whole
 
 __all__ = ["accuracy", "mean_absolute_error", "mean_squared_error", "perplexity", "top_k"]
 
@@ -35,10 +36,10 @@ def accuracy(prediction: Any, target: Any) -> Any:
 def top_k(k: int) -> Metric:
     """The metric that is 1 where the label is among the `k` classes with the highest scores, else 0.
 
-    Shapes and edges: as `accuracy`, which is ``top_k(1)``. Raises `ShapeError` for predictions with fewer classes.
+    Shapes and edges: as `accuracy`, which is ``top_k(1)``. Raises `SettingError` for a `k` that is no whole number of
+    at least 1, and `ShapeError` for predictions with fewer classes.
     """
-    if k < 1:
-        raise SettingError(f"top_k: k must be at least 1, found {k!r}")
+    k = whole("top_k", "k", k, 1)
     name = f"top_{k}"
 
     def metric(prediction: Any, target: Any) -> Any:

@@ -79,11 +79,7 @@ class StepPrograms:
 
     def init(self) -> State:
         """The state before the first step, as NumPy arrays."""
-        named = tree.named_leaves(self.objective.model)
-        parameters = {name: np.array(named[name]) for name in self.objective.parameter_names}
-        state = {name: np.array(named[name]) for name in self.objective.state_names}
-        opt = tree.map(np.array, self.optimizer.init(parameters))
-        return {"param": parameters, "state": state, "opt": opt, "step": np.int32(0), "failed": np.int32(-1)}
+        return initial_state(self.objective, self.optimizer)
 
     def _state_types(self) -> State:
         return tree.map(type_of, self.init())
@@ -181,6 +177,15 @@ class StepPrograms:
         kept = tree.map(lambda after, before: ops.where(fine, after, before), new, {k: state[k] for k in new})
         failed = ops.where(ops.logical_or(fine, state["failed"] >= 0), state["failed"], state["step"])
         return {**kept, "failed": failed}
+
+
+def initial_state(objective: Objective, optimizer: Optimizer) -> State:
+    """The state before the first step, as NumPy arrays."""
+    named = tree.named_leaves(objective.model)
+    parameters = {name: np.array(named[name]) for name in objective.parameter_names}
+    state = {name: np.array(named[name]) for name in objective.state_names}
+    opt = tree.map(np.array, optimizer.init(parameters))
+    return {"param": parameters, "state": state, "opt": opt, "step": np.int32(0), "failed": np.int32(-1)}
 
 
 def mean_gradients(total: State, scale: int, count: Any) -> State:

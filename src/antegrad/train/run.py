@@ -16,6 +16,8 @@ inf and -inf.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -30,7 +32,7 @@ from antegrad.train.records import RECORDS, TABLE, Records, Scalars
 from antegrad.train.values import to_json
 from antegrad.train.writer import checkpoints
 
-__all__ = ["Run"]
+__all__ = ["Run", "locked"]
 
 CONFIG, SUMMARY, SCALARS = "config.json", "summary.json", "tensorboard"
 LISTED = 50
@@ -131,6 +133,31 @@ class Run:
             _check_identity(self.directory, saved["identity"], identity)
             self.earlier = saved.get("config", {})
         return bool(names)
+
+
+@contextlib.contextmanager
+def locked(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Within the block no other training works in `directory`; a `CheckpointError` where one does.
+
+    The lock (``flock``) ends with the process, however that ends. A file system without locks locks nothing.
+    """
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"another training works in {directory} now: wait until it has ended, or choose another directory"
+            ) from None
+        except OSError:
+            yield
+        else:
+            try:
+                yield
+            finally:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may have the handle too
+    finally:
+        os.close(handle)
 
 
 def _scalars(directory: Path, wanted: bool | None) -> Scalars | None:

@@ -13,15 +13,25 @@ import numpy as np
 
 from antegrad import optim, tree
 from antegrad.capture import capture
-from antegrad.data import DataError, Dataset, as_dataset
+from antegrad.data import Dataset, as_dataset
 from antegrad.errors import NonFiniteError, SettingError, ShapeError
 from antegrad.ir.program import Program
 from antegrad.ir.types import spec, type_of
+from antegrad.ops.dispatch import as_array
 from antegrad.passes.autocast import autocast
 from antegrad.runtime.compile import Compiled
 from antegrad.runtime.compile import compile as compile_program
+from antegrad.train.alike import check_samples, digest
 from antegrad.train.callbacks import Callback
-from antegrad.train.checks import check_functions, check_numbers, check_targets, check_widths, named
+from antegrad.train.checks import (
+    check_choices,
+    check_functions,
+    check_state,
+    check_targets,
+    check_widths,
+    checked_numbers,
+    named,
+)
 from antegrad.train.engine import Engine, StreamingEngine
 from antegrad.train.evaluation import PATIENCE, evaluate_dataset, has_short_batches, predict_batches
 from antegrad.train.feeds import Augment, EpochFeed, Feed
@@ -30,7 +40,8 @@ from antegrad.train.history import History
 from antegrad.train.loop import types
 from antegrad.train.objective import KEY, Objective, as_input_type, batch_size, batch_type
 from antegrad.train.placement import placement
-from antegrad.train.programs import State, StepPrograms, averaged_state, has_convolutions, model_of
+from antegrad.train.programs import State, StepPrograms, averaged_state, has_convolutions, initial_state, model_of
+from antegrad.train.residence import Residence
 
 if TYPE_CHECKING:
     from antegrad.parallel.strategy import Strategy
@@ -96,29 +107,34 @@ class Trainer:
         deterministic: bool = False,
         parallel: Strategy | None = None,
     ) -> None:
-        check_numbers(batch_size, accumulate, seed, precision, steps_per_dispatch, stream)
-        check_functions(model, loss, optimizer, augment, metrics)
+        owner = type(self).__name__
+        numbers = checked_numbers(owner, batch_size=batch_size, accumulate=accumulate, seed=seed)
+        flags = {"shuffle": shuffle, "graph_capture": graph_capture, "deterministic": deterministic}
+        check_choices(owner, precision, steps_per_dispatch, stream, **flags)
+        check_functions(owner, model, loss, optimizer, augment, metrics)
         self.objective = Objective(model, loss, dict(metrics or {}))
         self.optimizer = _optimizer(optimizer, clip_norm, ema)
-        self.batch_size, self.seed, self.precision = batch_size, seed, precision
-        self.augment, self.accumulate, self.shuffle = augment, accumulate, shuffle
+        self.batch_size, self.accumulate, self.seed = numbers
+        self.augment, self.precision, self.shuffle = augment, precision, shuffle
         self.steps_per_dispatch, self.stream, self.averaged = steps_per_dispatch, stream, ema is not None
         self.stop_reason: str | None = None
         self.fitting: Fit | None = None
         self.clock = time.perf_counter
         self.place = placement(parallel, device, graph_capture, deterministic)
-        self.device = self.place.device
+        self.device, self.residence = self.place.device, Residence(self.place)
         self.epoch = 0
         """Epochs done."""
         self.begun: tuple[int, list[float]] = (0, [])
         """Steps of the next epoch that are done already, and what they reported together."""
+        self.begun_on: Any = None
+        """The data of these steps."""
         self.engine: Engine | None = None
         self.compilations: list[str] = []
         """A line for each executable that training needed; from the second on it says what changed."""
+        self.restored: str | None = None
+        """A digest of what was restored since the last fit, where several processes train together."""
         self._initial: State | None = None
         self._cache: dict[Any, Any] = {}
-        self._placed: tuple[list[Any], Any] | None = None
-        self._said: set[int] = set()
 
     # what is trained
 
@@ -126,7 +142,7 @@ class Trainer:
     def model(self) -> Any:
         """The model with its present weights, as NumPy arrays (the averaged ones with `ema`)."""
         if self.engine is None:
-            return self._model_of(self.state, self.averaged)
+            return tree.map(np.asarray, self.device_model)
         return self.place.host_model(self.engine.programs, self.engine.device_state, self.averaged)
 
     @property
@@ -139,11 +155,19 @@ class Trainer:
         return self._initial
 
     def restore(self, state: State) -> None:
-        """Go on from `state`, as `state` gave it."""
+        """Go on from `state`, as `state` gave it.
+
+        Raises `ShapeError` or `DTypeError` for one that is not of this model and optimizer, with the name of an array.
+        """
+        if not isinstance(state, Mapping):
+            raise SettingError(f"restore: expected what Trainer.state gives, found {state!r}")
         state = {**state, "failed": np.int32(-1)}
         if self.engine is not None:
             self.engine.load(state)
+        else:
+            check_state(state, tree.map(type_of, initial_state(self.objective, self.optimizer)))
         self._initial, self.begun = state, (0, [])
+        self.restored = None if self.place.group is None else digest(tree.leaves(state))
 
     def snapshot(self) -> State:
         """`state`, under the name that callbacks use."""
@@ -201,12 +225,15 @@ class Trainer:
 
     def evaluate(self, dataset: Any) -> dict[str, float]:
         """``loss`` and all metrics over `dataset`, every sample counted once."""
-        return evaluate_dataset(self, self._checked(dataset, "evaluate"))
+        checked = self._checked(dataset, "evaluate")
+        check_samples(self.place, "evaluate", checked.arrays)
+        return evaluate_dataset(self, checked)
 
     def predict(self, inputs: Any) -> Any:
         """The model's results for `inputs`, as NumPy arrays: an array whose first axis are the samples, or a tuple."""
-        inputs = tuple(map(np.asarray, inputs)) if isinstance(inputs, tuple) else np.asarray(inputs)
-        return predict_batches(self, inputs)
+        with named("predict"):
+            arrays = tuple(map(as_array, inputs)) if isinstance(inputs, tuple) else as_array(inputs)
+        return predict_batches(self, arrays)
 
     # preparation
 
@@ -273,23 +300,8 @@ class Trainer:
         return autocast(program) if self.precision == "bf16" else program
 
     def streams(self, dataset: Any) -> bool:
-        """Whether the data stay on the host; where that is decided here, it is said in one line."""
-        if self.stream or self.device.handle is None:
-            return bool(self.stream)
-        free = self.place.agreed("free", self.place.free_bytes())
-        fits = free is None or dataset.nbytes <= free // 2
-        if self.stream is False and free is not None and dataset.nbytes > free:
-            raise DataError(
-                f"the data set has {dataset.nbytes:,} bytes, and {free:,} are free on {self.device.name}: "
-                "pass stream=True (or None) to Trainer to keep it on the host"
-            )
-        if self.stream is None and not fits and dataset.nbytes not in self._said:
-            self._said.add(dataset.nbytes)
-            logger.warning(
-                "the data set (%s bytes) does not fit into half of what is free on %s (%s bytes): it is streamed",
-                f"{dataset.nbytes:,}", self.device.name, f"{free:,}",
-            )  # fmt: skip
-        return self.stream is None and not fits
+        """Whether the data stay on the host."""
+        return self.residence.streams(dataset, self.stream)
 
     def _prepared(self, data: Any) -> Dataset:
         """`data` for training; what is wrong with it is found now."""
@@ -336,19 +348,6 @@ class Trainer:
             self._cache[key] = made()
         return self._cache[key]
 
-    def placed(self, arrays: Any, parts: Any) -> Any:
-        """`arrays`, as `parts`, on the device; the last ones stay there, so that a validation set is copied once."""
-        if not self.holds(arrays):
-            self._placed = None  # room for the new ones
-            self._placed = tree.leaves(arrays), self.place.put_examples(parts)
-        assert self._placed is not None
-        return self._placed[1]
-
-    def holds(self, arrays: Any) -> bool:
-        """Whether `arrays` were the last ones that were placed."""
-        leaves, held = tree.leaves(arrays), [] if self._placed is None else self._placed[0]
-        return len(leaves) == len(held) and all(a is b for a, b in zip(leaves, held, strict=True))
-
     @property
     def device_model(self) -> Any:
         """The model with its arrays on `device`, for predictions."""
@@ -369,10 +368,10 @@ class Trainer:
         """How many of the `left` steps of an epoch the next dispatch runs."""
         assert self.engine is not None
         auto = 1 if seconds_a_step is None else max(1, int(PATIENCE / max(seconds_a_step, 1e-9)))
-        most = self.steps_per_dispatch if isinstance(self.steps_per_dispatch, int) else auto
+        most = auto if isinstance(self.steps_per_dispatch, str) else int(self.steps_per_dispatch)
         return min(left, self.engine.feed.steps, most)
 
-    def non_finite(self, epoch: int, step: int, losses: Sequence[float]) -> NonFiniteError:
+    def non_finite(self, epoch: int, step: int, losses: Sequence[float], where: str) -> NonFiniteError:
         """The error for the step that failed, with the last finite loss and the equation to blame."""
         assert self.engine is not None
         state = self.engine.state
@@ -383,7 +382,7 @@ class Trainer:
         found = self.engine.blame(*place, state)
         cause = str(found) if found is not None else "on the host all values of this step are finite"
         return NonFiniteError(
-            f"the loss of step {failed} (step {step} of epoch {epoch}) is NaN or infinite; {last}. "
+            f"the loss of step {failed}{where} is NaN or infinite; {last}. "
             f"{cause}. The weights are those from before that step"
         )
 

@@ -67,6 +67,7 @@ class _Job:
     step: int
     metadata: dict[str, str]
     best: bool
+    held: frozenset[int]
     part: Part | None
     pieces: Sequence[memoryview]
 
@@ -116,6 +117,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool = False,
         sharded: Mapping[str, Sharded] | None = None,
+        held: Iterable[int] = (),
     ) -> Path:
         """Save host arrays as they are now, and return the path of their checkpoint, a file or an index.
 
@@ -127,17 +129,18 @@ class CheckpointWriter:
           sharded: for each of `tensors` that is a flat piece (``count * chunk`` elements, the ranks one after the
             other), what it is a piece of. All of them have the same ranks. Without any, the first process writes one
             ordinary file; so does a process that is alone, with full arrays.
+          held: steps whose checkpoints stay besides, such as those that are the best ones by several measures.
         Raises `CheckpointError`: for arrays or metadata that cannot be saved, and for the save before this one, if it
         failed. Then nothing of this save is written, and it can be tried again.
         """
         if self._all.count > 1:
-            return self._save_together(step, tensors, metadata, best, sharded or {})
+            return self._save_together(step, tensors, metadata, best, sharded or {}, frozenset(held))
         name = checkpoint_name(step)
         self.wait()
         pieces = encode(whole(refold(tensors, metadata), sharded or {}), metadata)
         # The bytes are taken now: the arrays may be views of memory that the next step overwrites.
         kept = pieces if self._thread is None else [bytes(piece) for piece in pieces]
-        self._start(name, partial(self._commit, name, kept, best))
+        self._start(name, partial(self._commit, name, kept, best, frozenset(held)))
         return self.directory / name
 
     def resume(self, step: int, best: bool) -> None:
@@ -190,10 +193,10 @@ class CheckpointWriter:
         else:
             self._running = name, self._thread.submit(work)
 
-    def _commit(self, name: str, pieces: Iterable[bytes | memoryview], best: bool) -> None:
+    def _commit(self, name: str, pieces: Iterable[bytes | memoryview], best: bool, held: frozenset[int]) -> None:
         write_file(self.directory / name, pieces)
         self._point(name, best)
-        remove_old(self.directory, name, self.keep)
+        remove_old(self.directory, name, self.keep, held=held)
 
     def _point(self, name: str, best: bool) -> None:
         # First the best, so that no run continues after a best step that the pointer does not know.
@@ -217,11 +220,12 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
         sharded: Mapping[str, Sharded],
+        held: frozenset[int],
     ) -> Path:
         """What cannot be saved is raised at the call here, and goes to the others, which wait for this process."""
         self.wait()
         try:
-            job = self._job(checkpoint_name(step, bool(sharded)), step, tensors, metadata, best, sharded)
+            job = self._job(checkpoint_name(step, bool(sharded)), step, tensors, metadata, best, sharded, held)
             name = job.name
         except Exception as error:
             job, name = error, f"step {step!r}"
@@ -238,6 +242,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str],
         best: bool,
         sharded: Mapping[str, Sharded],
+        held: frozenset[int],
     ) -> _Job:
         copy, mine, pieces = self._thread is not None, None, []
         if sharded:
@@ -245,14 +250,14 @@ class CheckpointWriter:
         elif self._first:
             encoded = encode(refold(tensors, metadata), metadata)
             pieces = [memoryview(bytes(piece)) if copy else piece for piece in encoded]
-        return _Job(name, int(step), dict(metadata), best, mine, pieces)
+        return _Job(name, int(step), dict(metadata), best, held, mine, pieces)
 
     def _commit_together(self, job: _Job | Exception) -> None:
         told = self._all.on_all("begin", partial(self._begin, job))
         assert isinstance(job, _Job)
         plan = set_plan(told)
         if plan is None or job.part is None:
-            commit = partial(self._commit, job.name, job.pieces, job.best)
+            commit = partial(self._commit, job.name, job.pieces, job.best, job.held)
         else:
             sizes = self._write(job, job.part, plan)
             commit = partial(self._commit_set, job, job.part, plan, sizes)
@@ -302,7 +307,7 @@ class CheckpointWriter:
                 remove_files(self.directory, plan.names)
             raise
         self._point(job.name, job.best)
-        remove_old(self.directory, job.name, self.keep, replaced)
+        remove_old(self.directory, job.name, self.keep, replaced, job.held)
 
     def _see(self, files: Iterable[File]) -> None:
         """Return when the files of all processes are in the directory of this one."""
