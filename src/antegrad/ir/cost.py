@@ -168,13 +168,13 @@ def live_at_peak(program: Program) -> dict[Key, int]:
     """The bytes alive when most are, by the layer and part that made them."""
     _, place = _peak(program)
     last_use, owners = _last_uses(program), memory_owners(program)
-    live = {INPUTS: _size(program.inputs)} if program.inputs else {}
+    live = {INPUTS: total_bytes(program.inputs)} if program.inputs else {}
     for position, equation in enumerate(program.equations[: place + 1]):
         own = [value for value in equation.outputs if value not in owners]
         alive = [value for value in own if position == place or last_use.get(value, -1) >= place]
         inner = max((peak_live_bytes(sub) for sub in equation.programs), default=0) if position == place else 0
         key = equation.source.layer, equation.source.part
-        live[key] = live.get(key, 0) + _size(alive) + inner
+        live[key] = live.get(key, 0) + total_bytes(alive) + inner
     return live
 
 
@@ -192,7 +192,7 @@ def activation_bytes(program: Program) -> int:
     for equation in program.equations[:start]:
         if dependent.intersection(equation.inputs):
             dependent.update(equation.outputs)
-            kept += _size(read.intersection(equation.outputs))
+            kept += total_bytes(read.intersection(equation.outputs))
     return kept
 
 
@@ -215,22 +215,23 @@ def _last_uses(program: Program) -> dict[Value, int]:
     return last | dict.fromkeys((*program.inputs, *(owners.get(v, v) for v in program.outputs)), end)
 
 
-def _size(values: Iterable[Value]) -> int:
+def total_bytes(values: Iterable[Value]) -> int:
+    """Bytes of all `values` together."""
     return sum(value.type.nbytes for value in values)
 
 
 def _peak(program: Program) -> tuple[int, int]:
     """The most bytes alive at one time, and the position of the equation at which they are (-1: before the first)."""
     last_use, owners = _last_uses(program), memory_owners(program)
-    live = peak = _size(program.inputs)
+    live = peak = total_bytes(program.inputs)
     place = -1
     for position, equation in enumerate(program.equations):
         inner = max((peak_live_bytes(sub) for sub in equation.programs), default=0)
-        live += _size(value for value in equation.outputs if value not in owners)
+        live += total_bytes(value for value in equation.outputs if value not in owners)
         if live + inner > peak:
             peak, place = live + inner, position
         read = {owners.get(value, value) for value in (*equation.inputs, *equation.outputs)}
-        live -= _size(value for value in read if last_use.get(value, -1) <= position)
+        live -= total_bytes(value for value in read if last_use.get(value, -1) <= position)
     return peak, place
 
 

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from antegrad import optim, tree
 from antegrad.errors import DeviceError, NameMissing, ShapeError
-from antegrad.ir.cost import memory_owners
+from antegrad.ir.cost import memory_owners, total_bytes
 from antegrad.ir.program import Equation, Program, Value
 from antegrad.optim import settings
 from antegrad.parallel.mesh import mesh as default_mesh
@@ -302,14 +302,10 @@ def profile(programs: RankPrograms) -> Profile:
     gradients = made.intersection(read)
     given = len(tree.leaves(state))
     course = _course(step, step.inputs[given:], gradients, (), begin)
-    held = _size(gradients)
+    held = total_bytes(gradients)
     update = Alive(held, 0, _update_peak(step, begin))
-    inputs = _size(step.inputs) - parameters - optimizer
+    inputs = total_bytes(step.inputs) - parameters - optimizer
     return Profile(parameters, optimizer, inputs, held, (*course, update))
-
-
-def _size(values: Iterable[Value]) -> int:
-    return sum(value.type.nbytes for value in values)
 
 
 def _course(
@@ -374,7 +370,7 @@ def _inside(equation: Equation) -> Iterator[Alive]:
             constants, both = equation.params["counts"][0], sum(equation.params["counts"])
             carry, slices = program.inputs[constants:both], program.inputs[both:]
         for each in _course(program, slices, set(), carry, len(program.equations)):
-            yield Alive(0, each.activations, each.other + _size(slices))
+            yield Alive(0, each.activations, each.other + total_bytes(slices))
 
 
 FUSED = frozenset({"reshape", "broadcast_in_dim", "slice", "dynamic_slice", "iota"})

@@ -11,7 +11,7 @@ from typing import Any
 from antegrad import flow, ops, random, tree
 from antegrad.capture import capture
 from antegrad.ir.program import Program
-from antegrad.ir.types import TensorType, spec, type_of
+from antegrad.ir.types import spec, type_of
 from antegrad.ops.dispatch import apply
 from antegrad.ops.index import dynamic_slice_p, dynamic_update_slice_p
 from antegrad.passes.simplify import simplify
@@ -133,5 +133,5 @@ def evaluation_program(program: Program, model: int, batch: int, data: Any, loop
 
 
 def types(data: Any) -> Any:
-    """The types of a pytree of arrays."""
-    return tree.map(lambda leaf: leaf if isinstance(leaf, TensorType) else type_of(leaf), data)
+    """The types of a pytree of arrays, or of their types."""
+    return tree.map(type_of, data)

@@ -15,7 +15,7 @@ from antegrad.capture import capture
 from antegrad.errors import DTypeError, ShapeError, TraceError
 from antegrad.ir.names import identifier
 from antegrad.ir.program import Program
-from antegrad.ir.types import SHORT_NAMES, TensorType, is_float, type_of
+from antegrad.ir.types import SHORT_NAMES, is_float, type_of
 from antegrad.nn.module import Module
 from antegrad.ops.dispatch import apply, part
 from antegrad.optim import Optimizer, apply_updates
@@ -62,7 +62,7 @@ class TrainStep:
 
     def __init__(self, model: Any, loss: Callable[..., Any], optimizer: Optimizer, batch: Sequence[Any]) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
-        self.batch = tuple(tree.map(type_of_example, example) for example in batch)
+        self.batch = tuple(tree.map(type_of, example) for example in batch)
         _check_parameters(model, self.batch)
         self.forward = _forward(model, loss, self.batch)
         self.gradient = reverse(self.forward, self.forward.input_names[: len(tree.leaves(model))])
@@ -95,11 +95,6 @@ class TrainStep:
     def load(self, path: str | os.PathLike[str]) -> TrainState:
         """The state in the file at `path`; a `CheckpointError` when it does not fit (see `train.saving`)."""
         return load_state(path, self)
-
-
-def type_of_example(example: Any) -> TensorType:
-    """An array's type; a type as it is."""
-    return example if isinstance(example, TensorType) else type_of(example)
 
 
 def train_step(model: Any, loss: Callable[..., Any], optimizer: Optimizer, *batch: Any) -> TrainStep:
