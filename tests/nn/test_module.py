@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import threading
 
 import jax
@@ -73,6 +75,46 @@ def test_static_fields_are_part_of_the_structure():
 def test_modules_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         dense(2, 3).w = 0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Net(nn.Module):
+    first: nn.Dense
+    second: nn.Dense
+    scale: float = nn.static(default=1.0)
+
+    def __init__(self, width, leave_out=False):
+        self.first = dense(2, width)
+        if not leave_out:
+            self.second = dense(width, 1)
+
+    def __call__(self, x):
+        return self.second(self.first(x)) * self.scale
+
+
+def test_fields_can_be_set_in_init():
+    net = Net(3)
+    assert list(net.named_parameters()) == ["first.w", "first.b", "second.w", "second.b"]
+    assert net.scale == 1.0
+    doubled = tree.map(lambda leaf: 2 * leaf, net)
+    np.testing.assert_array_equal(doubled.first.w, 2 * net.first.w)
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"Net\.first cannot be set: a module does not change"):
+        net.first = dense(2, 3)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot be deleted"):
+        del net.first
+    assert copy.deepcopy(net).first is not net.first
+    assert pickle.loads(pickle.dumps(net)).named_parameters().keys() == net.named_parameters().keys()
+
+
+def test_init_must_set_all_fields_and_no_others():
+    with pytest.raises(ag.NameMissing, match="Net: __init__ has not set second"):
+        Net(3, leave_out=True)
+
+    class Careless(nn.Module):
+        def __init__(self):
+            self.d = 1
+
+    with pytest.raises(ag.NameMissing, match=r"Careless has no field 'd'; .*above __init__"):
+        Careless()
 
 
 def test_set_refuses_what_is_no_field():

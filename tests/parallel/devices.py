@@ -143,7 +143,9 @@ def repeated() -> Any:
 def evaluated() -> Any:
     """Loss of an evaluation on four devices, resident and streamed, and on one; predictions of both."""
     several = trained(parallel.zero(3, parallel.mesh(4)))
-    alone = train.Trainer(mlp(), losses.mean_squared_error, optim.adam(1e-2), batch_size=12, device="cpu")
+    alone = train.Trainer(
+        mlp(), losses.mean_squared_error, optim.adam(1e-2), batch_size=12, clip_norm=0.1, device="cpu"
+    )
     alone.restore(several.state)
     x, y = X[:37], Y[:37]
     resident, expected = several.evaluate((x, y))["loss"], alone.evaluate((x, y))["loss"]

@@ -294,11 +294,11 @@ def test_a_killed_process_ends_all(victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_stopped_process_ends_all_and_itself_when_it_goes_on(victim: int) -> None:
-    with processes(timeout=2.0) as run:
+    with processes(timeout=6.0) as run:
         run.send(victim, signal.SIGSTOP)
         for rank in {0, 1, 2} - {victim}:
             code, _, error = run.result(rank)
-            assert (code, error) == (EXIT_CODE, said(victim, "gave no sign of life for 2 s", rank))
+            assert (code, error) == (EXIT_CODE, said(victim, "gave no sign of life for 6 s", rank))
         run.send(victim, signal.SIGCONT)
         code, _, error = run.result(victim)
         assert code == EXIT_CODE

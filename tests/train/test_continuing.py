@@ -130,6 +130,33 @@ def test_what_is_best_to_each_of_several_callbacks_stays(tmp_path: Path) -> None
     assert [list(each) for each in found["array"]] == [[0, 1]] * 5
 
 
+def test_a_run_that_was_stopped_stays_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it was killed after its last checkpoint, before the best weights came back."""
+
+    class Killed(train.Callback):
+        def on_fit_end(self, trainer: Any, history: train.History) -> None:
+            raise ValueError("mine")
+
+    def stopping(patience: int = 2) -> train.EarlyStopping:
+        return train.EarlyStopping("first", patience=patience)
+
+    made, killed = trainer(), trainer()
+    history = fit(made, 9, callbacks=[Judge(), train.Callback(), stopping()])
+    with pytest.raises(ValueError, match="mine"):
+        fit(killed, 9, callbacks=[Judge(), Killed(), stopping()], run=tmp_path / "run")
+    assert len(history) == 3
+    for _ in range(2):
+        resumed = trainer()
+        callbacks = [Judge(), train.Callback(), stopping()]
+        found = fit(resumed, 9, callbacks=callbacks, run=tmp_path / "run", resume="latest")
+        assert same(tree.leaves(resumed.state), tree.leaves(made.state))
+        assert found["loss"] == history["loss"]
+    reason = "first has not improved for 2 epochs; the best was 0 at step 7"
+    assert caplog.messages == [f"fit: nothing is left to do, as the run was stopped: {reason}"] * 2
+    more = fit(trainer(), 9, callbacks=[Judge(), train.Callback(), stopping(4)], run=tmp_path / "run", resume="latest")
+    assert len(more) == 5
+
+
 def test_the_best_epoch_is_said_anew_in_each(tmp_path: Path) -> None:
     """What a callback set in an earlier epoch does not count."""
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -140,9 +141,20 @@ def test_the_second_ends_at_once(second: signal.Signals) -> None:
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == FIRST.format("SIGINT")
+    time.sleep(1.5 * interrupt.ECHO if second == signal.SIGINT else 0)
     process.send_signal(second)
     output, errors = process.communicate(timeout=30)
     assert (output, errors, process.returncode) == ("", SECOND.format(second.name), 128 + second)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    """As from `timeout`, which sends it to the process and to its group."""
+    process = child(WAITS)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    output, errors = process.communicate(timeout=60)
+    assert (output, errors, process.returncode) == ("saved\n", FIRST.format("SIGTERM"), 143)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

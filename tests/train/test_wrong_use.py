@@ -49,6 +49,10 @@ def loss_of_three(prediction: Any, target: Any) -> Any:
     return prediction[:3, 0]
 
 
+def loss_of_pairs(prediction: Any, target: Any) -> Any:
+    return (prediction - target) ** 2
+
+
 def mean_loss(prediction: Any, target: Any) -> Any:
     return ops.mean(prediction)
 
@@ -116,6 +120,17 @@ DATA: dict[str, Wrong] = {
     ),
     "integer loss": wrong(
         ag.DTypeError, r"^train: the loss .* must give floats, found i32\[8\]", lambda: trainer(loss=lambda p, y: y)
+    ),
+    "loss that broadcasts": wrong(
+        ag.ShapeError, r"^train: the loss 'loss_of_pairs' gives f32\[8,8\] for f32\[8,1\], f32\[8\], which is",
+        lambda: trainer(nn.Dense(6, 1, key=random.key(0)), loss_of_pairs), given=(X, X[:, 0]),
+    ),
+    "metric that broadcasts": wrong(
+        ag.ShapeError, r"^train: the metric 'm' gives f32\[8,8\] .*reshape what was broadcast",
+        lambda: trainer(
+            nn.Dense(6, 1, key=random.key(0)), lambda p, t: (p[:, 0] - t) ** 2, metrics={"m": loss_of_pairs}
+        ),
+        given=(X, X[:, 0]),
     ),
     "no loss": wrong(
         ag.ShapeError, "^train: the loss .* must give one value a sample, found NoneType",

@@ -31,6 +31,35 @@ def state(**keywords: Any) -> Any:
     return dataclasses.field(metadata={_STATE: True}, **keywords)
 
 
+class _Building(threading.local):
+    """The modules whose ``__init__`` runs on this thread, by identity."""
+
+    def __init__(self) -> None:
+        self.identities: set[int] = set()
+
+
+_building = _Building()
+
+
+def _setting(init: Callable[..., None]) -> Callable[..., None]:
+    """An ``__init__`` that may set fields, and has to set all of them."""
+
+    @wraps(init)
+    def wrapped(self: Module, *arguments: Any, **keywords: Any) -> None:
+        if id(self) in _building.identities:  # called by that of a subclass
+            return init(self, *arguments, **keywords)
+        _building.identities.add(id(self))
+        try:
+            init(self, *arguments, **keywords)
+        finally:
+            _building.identities.discard(id(self))
+        missing = [field.name for field in _fields(self) if not hasattr(self, field.name)]
+        if missing:
+            raise NameMissing(f"{type(self).__name__}: __init__ has not set {', '.join(missing)}")
+
+    return wrapped
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(static, state, dataclasses.field))
 class Module:
     """Base of layers and models.
@@ -47,6 +76,17 @@ class Module:
             def __call__(self, x):
                 return x + self.scale * ops.relu(self.dense(x))
 
+    Where the parts have to be made first, write ``__init__`` and set the fields in it:
+
+        class Net(nn.Module):
+            first: nn.Dense
+            second: nn.Dense
+
+            def __init__(self, width, *, key):
+                k1, k2 = random.split(key)
+                self.first = nn.Dense(2, width, key=k1)
+                self.second = nn.Dense(width, 1, key=k2)
+
     A subclass of one that writes its own ``__init__`` inherits it; ``class Wide(nn.Dense, init=False)`` tells that to
     a type checker too.
     """
@@ -57,10 +97,26 @@ class Module:
     def __init_subclass__(cls, init: bool = True, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls._written_init = cls._written_init or "__init__" in cls.__dict__ or not init
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _setting(cls.__dict__["__init__"])
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not cls._written_init)(cls)
+        for method in ("__setattr__", "__delattr__"):  # those of Module allow it in __init__, and say more
+            delattr(cls, method)
         tree.register(cls, _flatten, lambda static, children: _unflatten(cls, static, children))
         if "__call__" in cls.__dict__:
             cls.__call__ = in_layer(cls.__dict__["__call__"])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if id(self) not in _building.identities:
+            raise dataclasses.FrozenInstanceError(
+                f"{type(self).__name__}.{name} cannot be set: a module does not change after __init__. Make another "
+                "one, or use with_parameters for other arrays"
+            )
+        self._set(**{name: value})
+
+    def __delattr__(self, name: str) -> None:
+        what = f"{type(self).__name__}.{name}"
+        raise dataclasses.FrozenInstanceError(f"{what} cannot be deleted: a module does not change after __init__")
 
     def _set(self, **fields: Any) -> None:
         """Fill in the fields, for a subclass that writes its own ``__init__``; a module is frozen after it."""

@@ -124,7 +124,8 @@ class EarlyStopping(BestCheckpoint):
 
     Arguments:
       restore_best: whether the trainer ends with the weights of the best epoch, whatever ends the training but an error
-        or an interrupt. A resumed run whose best epoch came before takes them from the checkpoint of that epoch.
+        or an interrupt. A resumed run whose best epoch came before takes them from the checkpoint of that epoch; one
+        that was stopped stays so, unless it is resumed with more patience.
     """
 
     def __init__(
@@ -145,11 +146,18 @@ class EarlyStopping(BestCheckpoint):
         self.waited = 0
         self._snapshot: Any = None
 
+    def on_fit_start(self, trainer: Any) -> None:
+        super().on_fit_start(trainer)
+        self._stop_if_due(trainer)
+
     def on_epoch_end(self, trainer: Any, epoch: int, record: dict[str, Any]) -> None:
         super().on_epoch_end(trainer, epoch, record)
         self.waited = 0 if self.improved else self.waited + 1
         if self.improved and self.restore_best:
             self._snapshot = trainer.snapshot()
+        self._stop_if_due(trainer)
+
+    def _stop_if_due(self, trainer: Any) -> None:
         if self.waited >= self.patience:
             best = "never finite" if self.best is None else f"{self.best:.4g} at step {self.best_step}"
             trainer.stop(f"{self.monitor} has not improved for {self.waited} epochs; the best was {best}")

@@ -82,8 +82,8 @@ class Fit:
         self._compare_work()
         with contextlib.ExitStack() as stack:
             self._open(stack)
-            self._note_end()
             self._each("on_fit_start")
+            self._note_end()
             while not self._over() and self._stop_reason() is None:
                 self._epoch()
             self._each("on_fit_end", self.history)
@@ -114,6 +114,8 @@ class Fit:
         if self._over():
             what = "epochs" if self.every is None else "steps"
             logger.warning("fit: all of the %s %s are done already, and nothing is left to do", self.epochs, what)
+        elif (reason := self._stop_reason()) is not None:
+            logger.warning("fit: nothing is left to do, as the run was stopped: %s", reason)
 
     def _compare_settings(self) -> None:
         """Refuse processes that would part, or wait for each other for ever, because their settings differ."""

@@ -7,12 +7,15 @@ import os
 import select
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = ["Interrupts", "ending"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ECHO = 0.5
+"""Seconds within which the same signal is not a second one: `timeout` sends it to a process and then to its group."""
 CLEAR_LINE, SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
 """For a terminal with a live display: its line is drawn again, but the cursor that it hides would stay away."""
 
@@ -37,6 +40,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.requested: int | None = None
         """The number of the first signal, or None."""
+        self._since = 0.0
         self._previous: dict[int, Any] = {}
         self._lock = threading.RLock()
 
@@ -91,10 +95,12 @@ class Interrupts:
 
     def _receive(self, number: int) -> None:
         name = signal.Signals(number).name
+        if self.requested == number and time.monotonic() - self._since < ECHO:
+            return
         if self.requested is not None:
             _say(f"{name} again: ending at once", SHOW_CURSOR)
             os._exit(128 + number)
-        self.requested = number
+        self.requested, self._since = number, time.monotonic()
         _say(f"{name}: finishing the step and saving; a second one ends at once, without saving")
 
 

@@ -27,7 +27,7 @@ class Objective:
 
     `loss` is called as ``loss(prediction, target, sample_weights=w, reduction="sums")`` when it takes these keywords,
     as all of `antegrad.losses` do. Another function of ``(prediction, target)`` must give one loss a sample (or an
-    element, with the samples along the first axis), or one scalar, the mean, for batches that are always whole.
+    element, in the shape of the prediction or the target), or one scalar, the mean, for batches that are always whole.
     `metrics` give one value a sample each; they are weighted as the loss is.
     """
 
@@ -101,13 +101,13 @@ class Objective:
         A loss may count otherwise than by samples, such as by tokens that are not ignored; metrics count samples.
         """
         size = batch_size(y if tree.leaves(y) else prediction)
-        total, count = self._loss_sums(prediction, y, weights, size)
+        total, count = self._loss_sums(prediction, y, weights)
         found = [ops.name(total, "total"), ops.name(count, "count")]
         if self.metrics:
             samples = ops.full((), size, "f32") if weights is None else ops.sum(weights)
             found.append(ops.name(samples, "samples"))
         for name, metric in self.metrics.items():
-            values = _checked(f"the metric {name!r}", metric(prediction, y), size, weights is not None)
+            values = _checked(f"the metric {name!r}", metric(prediction, y), prediction, y, weights)
             mean = _weighted_mean(values, weights)
             found.append(mean * ops.convert(found[2], mean.dtype))
         return found
@@ -124,14 +124,15 @@ class Objective:
         means = {name: value / (samples or 1.0) for name, value in zip(self.metrics, metrics, strict=True)}
         return {"loss": total / (count or 1.0), **means}
 
-    def _loss_sums(self, prediction: Any, y: Any, weights: Any, size: int) -> tuple[Any, Any]:
+    def _loss_sums(self, prediction: Any, y: Any, weights: Any) -> tuple[Any, Any]:
         if _takes(self.loss, "sample_weights", "reduction"):
             return self.loss(prediction, y, sample_weights=weights, reduction="sums")
         what = f"the loss {_called(self.loss)}"
-        values = _checked(what, self.loss(prediction, y), size, weights is not None)
+        values = _checked(what, self.loss(prediction, y), prediction, y, weights)
         if not is_float(values.dtype):
             raise DTypeError(f"{what} must give floats, found {type_of(values)}")
         mean = _weighted_mean(values, weights)
+        size = batch_size(y if tree.leaves(y) else prediction)
         count = ops.full((), size, mean.dtype) if weights is None else ops.sum(weights)
         return mean * count, count
 
@@ -170,18 +171,26 @@ def _weighted_mean(values: Any, weights: Any) -> Any:
     return _quotient(ops.sum(kept * weights), ops.sum(weights))
 
 
-def _checked(what: str, values: Any, size: int, weighted: bool) -> Any:
-    """`values`, if they are one a sample, or a mean where no sample has to be left out."""
+def _checked(what: str, values: Any, prediction: Any, y: Any, weights: Any) -> Any:
+    """`values`, if they are one a sample or one an element, or a mean where no sample has to be left out."""
     shape = getattr(values, "shape", None)
     if shape is None:
         raise ShapeError(f"{what} must give one value a sample, found {type(values).__name__}")
-    if shape == () and weighted:
+    if shape == () and weights is not None:
         raise ShapeError(
-            f"{what} gives one scalar, so the samples that fill the last batch up cannot be left out: give one value a "
-            "sample, or take a batch size that divides the number of samples"
+            f"{what} gives one scalar, so the samples that fill the last batch up cannot be left out: give one "
+            "value a sample, or take a batch size that divides the number of samples"
         )
+    size = batch_size(y if tree.leaves(y) else prediction)
     if shape != () and shape[0] != size:
         raise ShapeError(f"{what} must give one value a sample, of which there are {size}, found {type_of(values)}")
+    known = tree.leaves((prediction, y))
+    if len(shape) > 1 and all(leaf.shape[: len(shape)] != shape for leaf in known):
+        found = ", ".join(str(type_of(leaf)) for leaf in known)
+        raise ShapeError(
+            f"{what} gives {type_of(values)} for {found}, which is neither one value a sample nor one an element: "
+            "reshape what was broadcast, or take the mean over the other axes"
+        )
     return values
 
 
