@@ -5,6 +5,7 @@
 
     saved = load("out/disc.safetensors")
     parameters = restore_parameters(saved, {"0.w": spec((2, 16)), ...})
+    model = load_model("out/run", model)
 
 Three layers, each usable alone: `codec` (bytes of the format), `store` (files) and `state` (names of training state).
 `names` takes the weights of PyTorch and Hugging Face models. `shards` and `index` are about checkpoints that several
@@ -13,6 +14,7 @@ processes write together, `directory` about those of a run; `load` reads all of 
 
 from antegrad.checkpoint.codec import decode, encode
 from antegrad.checkpoint.directory import checkpoint_at, export
+from antegrad.checkpoint.model import load_model
 from antegrad.checkpoint.names import load_torch_names
 from antegrad.checkpoint.shards import Sharded
 from antegrad.checkpoint.state import (
@@ -36,6 +38,7 @@ __all__ = [
     "ensure_writable",
     "export",
     "load",
+    "load_model",
     "load_torch_names",
     "load_metadata",
     "pack",
