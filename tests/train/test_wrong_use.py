@@ -297,6 +297,14 @@ def test_a_changed_setting_of_the_optimizer_is_said(tmp_path: Path, caplog: pyte
     assert not caplog.messages
 
 
+def test_other_data_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer().fit((X, Y), 1, run=tmp_path, verbose=False)
+    trainer().fit((X, Y.copy()), 2, run=tmp_path, resume="latest", verbose=False)
+    assert not caplog.messages
+    trainer().fit((X + 1, Y), 3, run=tmp_path, resume="latest", verbose=False)
+    assert caplog.messages == [f"{tmp_path} was begun on other data. It goes on with the new ones"]
+
+
 @pytest.mark.parametrize("kind", ["file", "below a file", "read-only"])
 def test_a_directory_that_cannot_be_written_to(kind: str, tmp_path: Path) -> None:
     """Found before the program is compiled; what stands there is left as it is."""

@@ -16,7 +16,15 @@ from antegrad.ir.program import Program
 from antegrad.ir.types import type_of
 from antegrad.train.placement import OnDevice
 
-__all__ = ["check_alike", "check_samples", "described_samples", "digest", "program_digest", "same_data"]
+__all__ = [
+    "check_alike",
+    "check_samples",
+    "data_digest",
+    "described_samples",
+    "digest",
+    "program_digest",
+    "same_data",
+]
 
 ROWS = 64
 """How many rows stand for a data set."""
@@ -60,8 +68,12 @@ def check_samples(place: OnDevice, owner: str, arrays: Any) -> None:
 
 def described_samples(what: str, arrays: Any) -> dict[str, Any]:
     """The number of samples, and what some of them hold."""
-    leaves = tree.leaves(arrays)
-    return {f"the size of {what}": len(leaves[0]), f"{what} (as a digest)": digest(map(some_rows, leaves))}
+    return {f"the size of {what}": len(tree.leaves(arrays)[0]), f"{what} (as a digest)": data_digest(arrays)}
+
+
+def data_digest(arrays: Any) -> str:
+    """The same for data sets some rows of which are the same."""
+    return digest(map(some_rows, tree.leaves(arrays)))
 
 
 def digest(arrays: Iterable[Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from antegrad import checkpoint, tree
 from antegrad.data import Dataset
-from antegrad.train.alike import check_alike, described_samples, digest, program_digest, same_data
+from antegrad.train.alike import check_alike, data_digest, described_samples, digest, program_digest, same_data
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_fit, check_monitors
 from antegrad.train.evaluation import EvaluationStopped, evaluate_dataset
@@ -309,6 +309,7 @@ class Fit:
         config = {"device": trainer.device.name, "parallel": self.place.description}
         config |= {"accumulate": trainer.accumulate, **self._length()}
         config["step_program"] = program_digest(self.engine.programs.step)
+        config["data"] = data_digest(self.engine.data)
         return opened_run(directory, config, {**trainer.identity(), "samples": len(self.dataset)}, self.resume)
 
     def _saved(self) -> tuple[State, dict[str, Any]] | None:

@@ -25,7 +25,7 @@ POSITION = "trainer"
 
 
 def opened_run(directory: Path, config: Mapping[str, Any], identity: Mapping[str, Any], resume: bool) -> Run:
-    """The run in `directory`, begun or resumed; it is said when it was begun with another training step."""
+    """The run in `directory`, begun or resumed; it is said when that was with another training step, or other data."""
     run = Run(directory, config, identity=identity, resume=resume)
     names = ("parallel", "step_program")
     same_place, same_step = (run.earlier.get(name, config[name]) == config[name] for name in names)
@@ -34,6 +34,8 @@ def opened_run(directory: Path, config: Mapping[str, Any], identity: Mapping[str
             "%s was begun with another training step: a setting of the optimizer, the loss, the model, or "
             "the version of antegrad is another one. It goes on with the new one", directory,
         )  # fmt: skip
+    if run.earlier.get("data", config["data"]) != config["data"]:
+        logger.warning("%s was begun on other data. It goes on with the new ones", directory)
     return run
 
 
