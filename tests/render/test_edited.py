@@ -250,7 +250,14 @@ def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
     ("new", "error", "message"),
     [
         ("np.tanh(w @ x)", ag.ShapeError, "matmul of"),
-        ("np.tanh(x @ w + unknown)", NameError, "unknown"),
+        ("np.tanh(x @ w + unknown)", ag.ProgramError, "NameError in the edited text: name 'unknown' is not defined"),
+        ("x + np.random.randn(3, 2)", ag.TraceError, r"np\.random would draw once, while the text is read"),
+        ("x @ w + np.zeros(2)", ag.DTypeError, r"np\.zeros without a type would have 64 bits.*dtype=np\.float32"),
+        ("x @ w + np.full((2,), 2.0)", ag.DTypeError, r"np\.full without a type"),
+        ("x @ w + np.array([1.0, 2.0])", ag.DTypeError, r"np\.array without a type"),
+        ("x @ w + np.arange(2)", ag.DTypeError, r"np\.arange without a type"),
+        ("np.tanh(x @ w)[0]", ag.ProgramError, r"net returns f32\[2\], and its docstring says out: f32\[3,2\]: if"),
+        ("(x @ w, w)", ag.ProgramError, r"net returns f32\[3,2\], f32\[4,2\], and its docstring says out: f32\[3,2\]"),
         ("np.cumsum(np.frexp(x)[0])", ag.TraceError, "np.frexp on a traced tensor"),
         ("float(x.sum())", ag.TraceError, r"used as float\(\)"),
         ("x.astype(np.int32) + x", ag.DTypeError, "keeps every bit"),
@@ -264,14 +271,24 @@ def test_an_edit_that_cannot_be_traced_names_the_line(
     path.write_text(text, encoding="utf-8")
     with pytest.raises(error, match=message) as raised:
         ag.from_python(path)
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if new in line)
-    if issubclass(error, ag.AntegradError):
-        assert f"{path}:{line}" in str(raised.value)
+    of = "def net" if "docstring" in message else new
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if of in line)
+    assert f"{path}:{line}" in str(raised.value)
+
+
+def test_arrays_are_made_as_numpy_makes_them() -> None:
+    """By position or by name, with a type of NumPy or its name; the text alone gives the same."""
+    made = "np.ones((3, 2), dtype='float32') + np.arange(1, 5, 2, dtype=np.float32) + np.array([1, 2], np.float32)"
+    text = edited(RIGHT, "np.tanh(x @ w)", f"x @ w + {made} + np.full(fill_value=2.0, shape=(2,), dtype=np.float32)")
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)
+    x, w = np.ones((3, 4), np.float32), np.full((4, 2), 0.5, np.float32)
+    assert_same_bits(run(ag.from_python(text), [x, w], "host")[0], namespace["net"](x, w), "out")
 
 
 def test_another_shape_in_the_docstring_is_another_program() -> None:
     """The batch of a printed program can be changed by hand, as long as the text names no size."""
-    again = ag.from_python(edited(RIGHT, "x: f32[3,4]", "x: f32[7,4]"))
+    again = ag.from_python(edited(edited(RIGHT, "x: f32[3,4]", "x: f32[7,4]"), "out: f32[3,2]", "out: f32[7,2]"))
     assert str(again.output_types[0]) == "f32[7,2]"
 
 

@@ -7,8 +7,10 @@ import inspect
 import json
 import linecache
 import re
+import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ import numpy as np
 
 from antegrad import flow, ops
 from antegrad.capture import capture
-from antegrad.errors import ProgramError
+from antegrad.errors import AntegradError, DTypeError, ProgramError, TraceError
 from antegrad.ir.builder import frozen
 from antegrad.ir.primitive import REGISTRY
 from antegrad.ir.program import Program
 from antegrad.ir.types import BF16, BOOL, TensorType, spec
+from antegrad.ops.arrays import placed
 from antegrad.ops.constant import constant
 from antegrad.ops.dispatch import as_tensor
 from antegrad.render.python import helper_name, printed_helper
@@ -33,7 +36,8 @@ def from_python(source: str | Path) -> Program:
     The types of the inputs and the names of the outputs are read from the docstring of that function, which
     `Program.python` writes; what was captured is an input like any other. NumPy calls in the text are traced; helpers
     that nobody edited become the primitives that they stand for. Raises `ProgramError` when the text has no such
-    function or docstring, `ShapeError` and `TraceError` with the line of the text for what cannot be traced.
+    function or docstring, fails, or returns something else than the docstring says; `ShapeError`, `DTypeError` and
+    `TraceError` with the line of the text for what cannot be traced.
     """
     text, filename = _read(source)
     functions = [node for node in ast.parse(text, filename).body if isinstance(node, ast.FunctionDef)]
@@ -46,12 +50,15 @@ def from_python(source: str | Path) -> Program:
     exec(compile(text, filename, "exec"), namespace)  # the user's own file, as an import would run it
     namespace |= {"np": _TracedNumPy(), "bfloat16": _TracedType(BF16)}
     namespace.update(_traced_helpers(functions))
-    program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
-    output_names = _output_names(main)
+    with _placed(filename):
+        program = capture(namespace[main.name], *(type for _, type in inputs), name=main.name)
+    outputs = _outputs(main)
+    if outputs is not None:
+        _check_outputs(program, outputs, f"{filename}:{main.lineno}")
     return replace(
         program,
         input_names=(*(name for name, _ in inputs), *program.input_names[len(inputs) :]),
-        output_names=output_names if len(output_names) == len(program.outputs) else program.output_names,
+        output_names=program.output_names if outputs is None else tuple(name for name, _ in outputs),
     )
 
 
@@ -60,6 +67,19 @@ def _read(source: str | Path) -> tuple[str, str]:
         path = Path(source)
         return path.read_text(encoding="utf-8"), str(path)
     return source, "<edited program>"
+
+
+@contextmanager
+def _placed(filename: str) -> Iterator[None]:
+    """What goes wrong in the edited text says on which line."""
+    try:
+        yield
+    except AntegradError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename]
+        place = f"{filename}:{lines[-1]}" if lines else filename
+        raise ProgramError(f"{type(error).__name__} in the edited text: {error}\n  at {place}") from error
 
 
 def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]]:
@@ -80,10 +100,27 @@ def _inputs(main: ast.FunctionDef, filename: str) -> list[tuple[str, TensorType]
     return [documented[argument.arg] for argument in main.args.args]
 
 
-def _output_names(main: ast.FunctionDef) -> tuple[str, ...]:
-    """The name of every output, from the lines below ``Returns:`` in the docstring, such as ``d_0.w: f32[2,16]``."""
-    _, _, below = (ast.get_docstring(main) or "").partition("Returns:\n")
-    return tuple(_plain_name(line.strip().rpartition(": ")[0]) for line in below.splitlines())
+def _outputs(main: ast.FunctionDef) -> list[tuple[str, str]] | None:
+    """Name and type of every output, from the lines below ``Returns:`` in the docstring: ``d_0.w: f32[2,16]``.
+
+    None where there are no such lines.
+    """
+    _, said, below = (ast.get_docstring(main) or "").partition("Returns:\n")
+    if not said:
+        return None
+    pairs = (line.strip().rpartition(": ") for line in below.splitlines())
+    return [(_plain_name(name), type) for name, _, type in pairs]
+
+
+def _check_outputs(program: Program, documented: list[tuple[str, str]], place: str) -> None:
+    """Refuse a function that returns something else than its docstring says."""
+    expected, found = [type for _, type in documented], [str(type) for type in program.output_types]
+    if expected != found:
+        raise ProgramError(
+            f"{program.name} returns {', '.join(found) or 'nothing'}, and its docstring says "
+            f"{', '.join(f'{name}: {type}' for name, type in documented) or 'nothing'}: if the new outputs are meant, "
+            f"write them below 'Returns:'\n  at {place}"
+        )
 
 
 def _plain_name(documented: str) -> str:
@@ -102,24 +139,41 @@ class _TracedType:
 
 
 class _TracedNumPy:
-    """NumPy, but numbers and arrays made from nothing are equations instead of data from outside."""
+    """NumPy, but numbers and arrays made from nothing are equations instead of data from outside.
+
+    They need a type: NumPy alone would take one of 64 bits.
+    """
 
     def __getattr__(self, name: str) -> Any:
+        if name == "random":
+            raise placed(TraceError, "np.random would draw once, while the text is read: give the numbers as an input")
         found = getattr(np, name)
         is_type = isinstance(found, type) and issubclass(found, np.generic)
         return _TracedType(np.dtype(found)) if is_type else found
 
-    def zeros(self, shape: Any, dtype: Any) -> Any:
-        return ops.zeros(shape, dtype)
+    def zeros(self, shape: Any, dtype: Any = None) -> Any:
+        return ops.zeros(shape, _written_type("zeros", dtype))
 
-    def full(self, shape: Any, number: Any, dtype: Any) -> Any:
-        return ops.full(shape, number, dtype)
+    def ones(self, shape: Any, dtype: Any = None) -> Any:
+        return ops.ones(shape, _written_type("ones", dtype))
 
-    def array(self, rows: Any, dtype: Any) -> Any:
-        return ops.bind(constant, value=frozen(np.array(rows, dtype.dtype)))
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+        return ops.full(shape, fill_value, _written_type("full", dtype))
 
-    def arange(self, count: int, dtype: Any) -> Any:
-        return ops.arange(count, dtype=dtype)
+    def array(self, object: Any, dtype: Any = None) -> Any:
+        return ops.bind(constant, value=frozen(np.array(object, _written_type("array", dtype))))
+
+    def arange(self, *bounds: Any, dtype: Any = None) -> Any:
+        if bounds and isinstance(bounds[-1], _TracedType):
+            bounds, dtype = bounds[:-1], bounds[-1]
+        return ops.arange(*bounds, dtype=_written_type("arange", dtype))
+
+
+def _written_type(call: str, dtype: Any) -> np.dtype:
+    """The element type that is written in a call of NumPy."""
+    if dtype is None:
+        raise placed(DTypeError, f"np.{call} without a type would have 64 bits for NumPy alone: add dtype=np.float32")
+    return dtype.dtype if isinstance(dtype, _TracedType) else np.dtype(dtype)
 
 
 def _traced_helpers(functions: list[ast.FunctionDef]) -> dict[str, Callable[..., Any]]:
