@@ -22,7 +22,7 @@ def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_cannot_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), str(tmp_path / "out.safetensors")]) == 2
-    assert "it has no checkpoint" in capsys.readouterr().err
+    assert "has no checkpoint: name a file" in capsys.readouterr().err
 
 
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,7 +191,7 @@ def test_export_never_writes_over_its_source(sound: Path, tmp_path: Path) -> Non
         with pytest.raises(CheckpointError, match=r"cannot export .*(would be overwritten|name of an index)\. Choose"):
             export(source, target)
     assert before == {path: path.read_bytes() for path in before}
-    with pytest.raises(CheckpointError, match="it has no checkpoint"):
+    with pytest.raises(CheckpointError, match="has no checkpoint: name a file"):
         export(tmp_path, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match="No such file"):
         export(tmp_path / "nowhere.safetensors", tmp_path / "x.safetensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -162,7 +163,6 @@ def test_arguments_that_are_refused(match: str, changed: dict[str, Any]) -> None
 
 
 def test_more_processes_than_pipes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 64))
     with pytest.raises(SettingError, match=r"launch: processes must be at most 64, found 65: .* so many files open"):
         launched(["script.py"], processes=65)

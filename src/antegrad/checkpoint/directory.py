@@ -76,6 +76,18 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
     return _find(Path(directory), LATEST)
 
 
+def chosen(source: str | os.PathLike[str]) -> Path:
+    """The checkpoint that `source` names: itself, or the `latest` of the directory of a run.
+
+    Raises `CheckpointError` for a directory without one.
+    """
+    path = Path(source)
+    found = latest(path) if path.is_dir() else path
+    if found is None:
+        raise CheckpointError(f"{path} has no checkpoint: name a file, an index, or the directory of another run")
+    return found
+
+
 def best(directory: str | os.PathLike[str]) -> Path | None:
     """The last checkpoint that was saved as the best one, None if none was.
 
@@ -141,12 +153,7 @@ def export(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Pa
     Raises `CheckpointError` when the source cannot be trusted, and when the target is one of its files, or another
     file of its run.
     """
-    path = Path(source)
-    if path.is_dir():
-        newest = latest(path)
-        if newest is None:
-            raise CheckpointError(f"cannot export {path}: it has no checkpoint. Name a file, an index, or another run.")
-        path = newest
+    path = chosen(source)
     with opened(path) as reader:
         _check_target(Path(target), path, reader)
         nothing = np.empty(0)

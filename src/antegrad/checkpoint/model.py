@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TypeVar
 
-from antegrad.checkpoint.directory import latest
+from antegrad.checkpoint.directory import chosen
 from antegrad.checkpoint.state import restore_parameters
 from antegrad.checkpoint.store import load
-from antegrad.errors import CheckpointError
 from antegrad.ir.types import type_of
 from antegrad.nn.module import Module
 
@@ -28,11 +26,5 @@ def load_model(source: str | os.PathLike[str], model: M) -> M:
     Raises one `CheckpointError` with all that is missing, too many or of another type, and for a directory without a
     checkpoint.
     """
-    path = Path(source)
-    if path.is_dir():
-        newest = latest(path)
-        if newest is None:
-            raise CheckpointError(f"cannot load a model from {path}: it has no checkpoint")
-        path = newest
     expected = {name: type_of(array) for name, array in model.named_parameters().items()}
-    return model.with_parameters(restore_parameters(load(path), expected))
+    return model.with_parameters(restore_parameters(load(chosen(source)), expected))

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import resource
 import signal
 import socket
 import subprocess
@@ -82,15 +83,12 @@ def launch(
 
 def _pipes(processes: int) -> int:
     """`processes`, if the launcher may have a pipe from each."""
-    with contextlib.suppress(ImportError):  # only Unix has it
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if limit != resource.RLIM_INFINITY and processes > limit:
-            raise SettingError(
-                f"launch: processes must be at most {limit}, found {processes}: the launcher has a pipe from each, and "
-                "may have so many files open (ulimit -n)"
-            )
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and processes > limit:
+        raise SettingError(
+            f"launch: processes must be at most {limit}, found {processes}: the launcher has a pipe from each, and "
+            "may have so many files open (ulimit -n)"
+        )
     return processes
 
 

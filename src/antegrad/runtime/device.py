@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -104,6 +105,7 @@ _blocks: ContextVar[tuple[_Choice, ...]] = ContextVar("antegrad.blocks", default
 """The choices of the ``with`` blocks around, the innermost last."""
 _process: list[_Choice] = []
 """What was set for the process, the last one last."""
+_lock = threading.Lock()
 
 
 class Scope:
@@ -111,11 +113,12 @@ class Scope:
 
     def __init__(self, choice: _Choice) -> None:
         self._choice = choice
-        _process.append(choice)
+        with _lock:
+            _process.append(choice)
 
     def __enter__(self) -> DeviceInfo:
-        # Its own entry goes, wherever it is by now: other threads set names too.
-        _process[:] = [choice for choice in _process if choice is not self._choice]
+        with _lock:  # its own entry goes, wherever it is by now: other threads set names too
+            _process[:] = [choice for choice in _process if choice is not self._choice]
         _blocks.set((*_blocks.get(), self._choice))
         return self._choice.device
 
@@ -171,7 +174,8 @@ def _current() -> _Choice:
         name = os.environ.get(VARIABLE, "").strip()
         origin = f"{VARIABLE}={name}" if name else ""
         choice = _Choice(_find(name, origin) if name else [*_accelerated(), _host()][0], origin)
-        _process.insert(0, choice)  # another thread may have set one meanwhile, which then comes after it
+        with _lock:  # another thread may have set one meanwhile, which then comes after it
+            _process.insert(0, choice)
     return _process[-1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 
 from antegrad import checkpoint, tree
 from antegrad.data import Dataset
+from antegrad.errors import NonFiniteError
 from antegrad.train.alike import check_alike, data_digest, described_samples, digest, program_digest, same_data
 from antegrad.train.callbacks import Callback
 from antegrad.train.checks import check_fit, check_monitors
@@ -233,8 +235,19 @@ class Fit:
         self.step, self.done = self.step + good, self.done + good
         self._keep_place()
         if failed is not None:
-            where = f" (step {self.step} of epoch {self.epoch + 1})" if self.every is None else ""
-            raise self.trainer.non_finite(self.epoch, self.step, self.history.steps.tolist(), where)
+            raise self._non_finite(failed)
+
+    def _non_finite(self, failed: int) -> NonFiniteError:
+        """The error for the step `failed`, with the last finite loss and the equation to blame."""
+        finite = [value for value in self.history.steps.tolist() if math.isfinite(value)]
+        last = f"the last finite loss was {finite[-1]:.6g}" if finite else "no step before it had a finite one"
+        where = f" (step {self.step} of epoch {self.epoch + 1})" if self.every is None else ""
+        found = self.engine.blame(*self.engine.feed.place(self.epoch, self.step, failed), self.engine.state)
+        cause = str(found) if found is not None else "on the host all values of this step are finite"
+        return NonFiniteError(
+            f"the loss of step {failed}{where} is NaN or infinite; {last}. {cause}. "
+            "The weights are those from before that step"
+        )
 
     def _keep_place(self) -> None:
         trainer = self.trainer

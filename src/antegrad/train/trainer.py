@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from antegrad import optim, tree
 from antegrad.capture import capture
 from antegrad.data import Dataset, as_dataset
-from antegrad.errors import NonFiniteError, SettingError, ShapeError
+from antegrad.errors import SettingError, ShapeError
 from antegrad.ir.program import Program
 from antegrad.ir.types import spec, type_of
 from antegrad.ops.dispatch import as_array
@@ -370,21 +369,6 @@ class Trainer:
         auto = 1 if seconds_a_step is None else max(1, int(PATIENCE / max(seconds_a_step, 1e-9)))
         most = auto if isinstance(self.steps_per_dispatch, str) else int(self.steps_per_dispatch)
         return min(left, self.engine.feed.steps, most)
-
-    def non_finite(self, epoch: int, step: int, losses: Sequence[float], where: str) -> NonFiniteError:
-        """The error for the step that failed, with the last finite loss and the equation to blame."""
-        assert self.engine is not None
-        state = self.engine.state
-        failed = int(state["failed"])
-        finite = [value for value in losses if math.isfinite(value)]
-        last = f"the last finite loss was {finite[-1]:.6g}" if finite else "no step before it had a finite one"
-        place = self.engine.feed.place(epoch, step, failed)
-        found = self.engine.blame(*place, state)
-        cause = str(found) if found is not None else "on the host all values of this step are finite"
-        return NonFiniteError(
-            f"the loss of step {failed}{where} is NaN or infinite; {last}. "
-            f"{cause}. The weights are those from before that step"
-        )
 
     def identity(self) -> dict[str, Any]:
         """What must be as it was when a run is resumed."""
