@@ -33,6 +33,14 @@ WAITS = """
     print("saved", flush=True)
     interrupts.raise_if_requested()
 """
+SAVES_SLOWLY = """
+    print("ready", flush=True)
+    while not interrupts.requested:
+        time.sleep(0.01)
+    time.sleep(0.4)
+    print("saved", flush=True)
+    interrupts.raise_if_requested()
+"""
 BUSY = """
     import ctypes
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
@@ -149,7 +157,7 @@ def test_the_second_ends_at_once(second: signal.Signals) -> None:
 
 def test_a_signal_that_comes_twice_at_once_is_one() -> None:
     """As from `timeout`, which sends it to the process and to its group."""
-    process = child(WAITS)
+    process = child(SAVES_SLOWLY)
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.02)
